@@ -1,0 +1,27 @@
+"""Builds the compiled kernel. A failed compilation stops the build; MQLAKE_PURE=1 asks for a pure build by name."""
+
+import os
+import sys
+
+from setuptools import Extension, setup
+
+PURE = os.environ.get("MQLAKE_PURE") == "1"
+
+
+def extensions() -> list[Extension]:
+    if PURE:
+        print("mqlake: pure build requested (MQLAKE_PURE=1): the kernel will be slow", file=sys.stderr)
+        return []
+    from Cython.Build import cythonize
+
+    kernel = Extension(
+        "mqlake.kernel._compiled",
+        sources=["src/mqlake/kernel/_compiled.pyx"],
+        depends=[f"src/mqlake/kernel/{name}" for name in sorted(os.listdir("src/mqlake/kernel")) if name.endswith((".pxi", ".h"))],
+        extra_compile_args=["-O3", "-fno-strict-aliasing"],
+    )
+    built: list[Extension] = cythonize([kernel], language_level=3)
+    return built
+
+
+setup(ext_modules=extensions())

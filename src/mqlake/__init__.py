@@ -1,0 +1,69 @@
+"""mqlake: a durable message store whose files are Apache RocketMQ's, byte for byte."""
+
+from mqlake.config import (
+    CommitLogConfig,
+    ConsumeQueueConfig,
+    FlushConfig,
+    IndexConfig,
+    MemoryConfig,
+    PoolConfig,
+    StoreConfig,
+)
+from mqlake.errors import (
+    BadFile,
+    CorruptRecord,
+    DiskFull,
+    FlushTimeout,
+    InvalidConfig,
+    InvalidMessage,
+    MissingExtra,
+    NoSuchMessage,
+    NotAStore,
+    OffsetOutOfRange,
+    ReadOnlyStore,
+    StoreClosed,
+    StoreError,
+    StoreFailed,
+    StoreLocked,
+    UnknownTopic,
+)
+from mqlake.message import Durability, Message, PutReceipt, StoredMessage
+from mqlake.store.message_store import MessageStore
+from mqlake.store.read import QueueRange
+from mqlake.store.stats import StoreStats, TopicStats
+from mqlake.version import __version__
+
+__all__ = [
+    "BadFile",
+    "CommitLogConfig",
+    "ConsumeQueueConfig",
+    "CorruptRecord",
+    "DiskFull",
+    "Durability",
+    "FlushConfig",
+    "FlushTimeout",
+    "IndexConfig",
+    "InvalidConfig",
+    "InvalidMessage",
+    "MemoryConfig",
+    "Message",
+    "MessageStore",
+    "MissingExtra",
+    "NoSuchMessage",
+    "NotAStore",
+    "OffsetOutOfRange",
+    "PoolConfig",
+    "PutReceipt",
+    "QueueRange",
+    "ReadOnlyStore",
+    "StoreClosed",
+    "StoreConfig",
+    "StoreError",
+    "StoreFailed",
+    "StoreLocked",
+    "StoreStats",
+    "StoredMessage",
+    "TopicStats",
+    "UnknownTopic",
+    "__version__",
+]

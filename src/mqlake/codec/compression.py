@@ -1,0 +1,64 @@
+"""Compressed bodies: RocketMQ's three codecs, named by three bits of the system flag."""
+
+from __future__ import annotations
+
+import zlib
+
+from mqlake.errors import MissingExtra
+
+COMPRESSED = 0x1
+TYPE_MASK = 0x700
+LZ4 = 0x100
+ZSTD = 0x200
+MAX_INFLATED = 64 * 1024 * 1024
+"""No body may grow beyond this: a few kilobytes can claim to be gigabytes."""
+
+
+def decompress_body(body: bytes, sys_flag: int, limit: int = MAX_INFLATED) -> bytes:
+    """The body as the producer gave it: itself, where the flag does not say compressed; ValueError where it lies."""
+    if not sys_flag & COMPRESSED:
+        return body
+    kind = sys_flag & TYPE_MASK
+    try:
+        if kind == LZ4:
+            inflated = _inflate_lz4(body, limit)
+        elif kind == ZSTD:
+            inflated = _inflate_zstd(body, limit)
+        else:  # 0 is what old clients write, 0x300 what new ones do: both are zlib
+            inflated = _inflate_zlib(body, limit)
+    except (RuntimeError, zlib.error) as error:
+        raise ValueError(f"the body's compression does not hold: {error}") from None
+    if len(inflated) > limit:
+        raise ValueError(f"the body inflates beyond {limit} bytes")
+    return inflated
+
+
+def _inflate_zlib(body: bytes, limit: int) -> bytes:
+    inflater = zlib.decompressobj()
+    data = inflater.decompress(body, limit + 1)
+    if len(data) <= limit and not inflater.eof:
+        raise ValueError("the body's compression does not hold: it ends early")
+    return data
+
+
+def _inflate_lz4(body: bytes, limit: int) -> bytes:
+    try:
+        import lz4.frame
+    except ImportError:
+        raise MissingExtra("an LZ4 body", "compression") from None
+    inflater = lz4.frame.LZ4FrameDecompressor()
+    data: bytes = inflater.decompress(body, max_length=limit + 1)
+    return data
+
+
+def _inflate_zstd(body: bytes, limit: int) -> bytes:
+    try:
+        import zstandard
+    except ImportError:
+        raise MissingExtra("a Zstd body", "compression") from None
+    try:
+        with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(body) as reader:
+            data: bytes = reader.read(limit + 1)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"the body's compression does not hold: {error}") from None
+    return data

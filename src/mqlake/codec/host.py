@@ -1,0 +1,32 @@
+"""Hosts as records hold them: the address' 4 or 16 bytes, then the port in 4."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import struct
+
+from mqlake.errors import InvalidMessage
+
+PORT = struct.Struct(">i")
+
+
+@functools.lru_cache(maxsize=4096)
+def pack_host(text: str) -> bytes:
+    """`127.0.0.1:10911` or `[::1]:10911` as bytes; InvalidMessage for anything else."""
+    address, _, port = text.rpartition(":")
+    try:
+        packed = ipaddress.ip_address(address.strip("[]")).packed
+        number = int(port)
+        if not 0 <= number <= 65535:
+            raise ValueError(port)
+    except ValueError:
+        raise InvalidMessage("host", repr(text), "an address and a port, as 127.0.0.1:10911 or [::1]:10911") from None
+    return packed + PORT.pack(number)
+
+
+def format_host(packed: bytes) -> str:
+    """The text of a packed host: `127.0.0.1:10911`, `[::1]:10911`."""
+    (port,) = PORT.unpack_from(packed, len(packed) - 4)
+    address = ipaddress.ip_address(packed[:-4])
+    return f"{address}:{port}" if len(packed) == 8 else f"[{address}]:{port}"

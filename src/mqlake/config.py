@@ -1,0 +1,342 @@
+"""Settings: small frozen dataclasses with RocketMQ's defaults, and RocketMQ's own names for them.
+
+`StoreConfig.load("broker.conf")` reads a broker's file. A name that no RocketMQ knows is an error; one that RocketMQ
+knows and this store has no use for is accepted. `None` for a file size means: what the files have, else the default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.resources
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mqlake.codec.host import pack_host
+from mqlake.codec.index_entry import DEFAULT_ENTRIES, DEFAULT_SLOTS
+from mqlake.errors import InvalidConfig, InvalidMessage
+
+MIB = 1024 * 1024
+DEFAULT_LOG_FILE_SIZE = 1024 * MIB
+DEFAULT_QUEUE_FILE_SIZE = 300_000 * 20
+DEFAULT_BATCH_QUEUE_FILE_SIZE = 300_000 * 46
+DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+RECORD_OVERHEAD = 64 * 1024
+"""A whole record may pass the limit on its body by this much."""
+
+
+def _require(key: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidConfig(key, value, f"must be a whole number in [{low}, {high}]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitLogConfig:
+    """The one log that holds all messages."""
+
+    file_size_bytes: int | None = None
+    """Size of each log file (mappedFileSizeCommitLog): 1 GiB unless the store has files already."""
+
+    max_message_bytes: int = 4 * MIB
+    """Largest body (maxMessageSize); also the largest batch."""
+
+    append_record_crc: bool = False
+    """End each record with a CRC over all of it, as a property (enabledAppendPropCRC; RocketMQ 5.2 and later)."""
+
+    store_host: str = "127.0.0.1:10911"
+    """Address that records and message ids carry (brokerIP1 and listenPort)."""
+
+    slow_append_ms: int = 500
+    """Warn when one append keeps the log to itself for longer."""
+
+    def __post_init__(self) -> None:
+        if self.file_size_bytes is not None:
+            _require("file_size_bytes", self.file_size_bytes, 4096, 2**31 - 1)
+        _require("max_message_bytes", self.max_message_bytes, 1, 2**31 - 1 - RECORD_OVERHEAD)
+        _require("slow_append_ms", self.slow_append_ms, 1, 3_600_000)
+        try:
+            pack_host(self.store_host)
+        except InvalidMessage as error:
+            raise InvalidConfig("store_host", self.store_host, error.expected) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeQueueConfig:
+    """The queues, which say where each message of a topic lies in the log."""
+
+    file_size_bytes: int | None = None
+    """Size of each queue file (mappedFileSizeConsumeQueue): 300,000 entries of 20 bytes unless there are files."""
+
+    queues_per_topic: int = 4
+    """Queues that a topic gets when messages name none (defaultTopicQueueNums)."""
+
+    def __post_init__(self) -> None:
+        if self.file_size_bytes is not None:
+            _require("file_size_bytes", self.file_size_bytes, 20, 2**31 - 1)
+        _require("queues_per_topic", self.queues_per_topic, 1, 65_536)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexConfig:
+    """The index of keys."""
+
+    enabled: bool = True
+    """Index keys at all (messageIndexEnable)."""
+
+    slot_count: int | None = None
+    """Hash slots of a file (maxHashSlotNum): 5,000,000 unless noted under mqlake/."""
+
+    entry_count: int | None = None
+    """Entries of a file (maxIndexNum): 20,000,000 unless noted under mqlake/. One of them is never used."""
+
+    tags: bool = True
+    """Index tags too, as RocketMQ does since 5.4."""
+
+    def __post_init__(self) -> None:
+        if self.slot_count is not None:
+            _require("slot_count", self.slot_count, 1, 500_000_000)
+        if self.entry_count is not None:
+            _require("entry_count", self.entry_count, 2, 100_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushConfig:
+    """When appended bytes reach the disk. Defaults are RocketMQ's."""
+
+    sync: bool = False
+    """put() returns only once the record is on disk, and nobody sees it before (flushDiskType)."""
+
+    interval_ms: int = 500
+    """Pause between background flushes (flushIntervalCommitLog)."""
+
+    least_pages: int = 4
+    """Dirty pages of 4 KiB that a background flush waits for (flushCommitLogLeastPages)."""
+
+    thorough_interval_ms: int = 10_000
+    """Flush at least this often, however few pages are dirty: with sync off, the most a power cut can lose
+    (flushCommitLogThoroughInterval)."""
+
+    timeout_ms: int = 5_000
+    """How long a put waits for its sync (syncFlushTimeout)."""
+
+    queue_interval_ms: int = 1_000
+    """Pause between looks at the queues' files (flushIntervalConsumeQueue)."""
+
+    queue_thorough_interval_ms: int = 60_000
+    """Queues and index reach the disk, and a checkpoint is written, at least this often
+    (flushConsumeQueueThoroughInterval)."""
+
+    def __post_init__(self) -> None:
+        _require("interval_ms", self.interval_ms, 1, self.thorough_interval_ms)
+        _require("least_pages", self.least_pages, 0, 262_144)
+        _require("thorough_interval_ms", self.thorough_interval_ms, 1, 86_400_000)
+        _require("timeout_ms", self.timeout_ms, 1, 86_400_000)
+        _require("queue_interval_ms", self.queue_interval_ms, 1, self.queue_thorough_interval_ms)
+        _require("queue_thorough_interval_ms", self.queue_thorough_interval_ms, 1, 86_400_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolConfig:
+    """The transient pool: writes go to locked buffers first, and to the file a little later."""
+
+    enabled: bool = False
+    """Use it (transientStorePoolEnable)."""
+
+    buffer_count: int = 5
+    """Buffers, each as large as a log file (transientStorePoolSize)."""
+
+    commit_interval_ms: int = 200
+    """Pause between commits of buffers to the file (commitIntervalCommitLog)."""
+
+    commit_least_pages: int = 4
+    """Pages that a commit waits for (commitCommitLogLeastPages)."""
+
+    commit_thorough_interval_ms: int = 200
+    """Commit at least this often (commitCommitLogThoroughInterval)."""
+
+    fail_fast: bool = False
+    """Refuse a put at once when no buffer is free, in the place of waiting (fastFailIfNoBufferInStorePool)."""
+
+    def __post_init__(self) -> None:
+        _require("buffer_count", self.buffer_count, 2, 1024)
+        _require("commit_interval_ms", self.commit_interval_ms, 1, 60_000)
+        _require("commit_least_pages", self.commit_least_pages, 0, 262_144)
+        _require("commit_thorough_interval_ms", self.commit_thorough_interval_ms, 1, 60_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryConfig:
+    """Pages made ready before they are written."""
+
+    warm_ahead_bytes: int = 16 * MIB
+    """How far ahead of the writer pages are made writable; 0 turns it off."""
+
+    warm_files: bool = False
+    """Make all pages of a log file writable before it is used (warmMapedFileEnable)."""
+
+    lock_files: bool = False
+    """Lock log files in memory while they are written (RocketMQ does so with warmMapedFileEnable)."""
+
+    def __post_init__(self) -> None:
+        _require("warm_ahead_bytes", self.warm_ahead_bytes, 0, 2**31 - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """All settings of a store."""
+
+    commit_log: CommitLogConfig = field(default_factory=CommitLogConfig)
+    consume_queue: ConsumeQueueConfig = field(default_factory=ConsumeQueueConfig)
+    index: IndexConfig = field(default_factory=IndexConfig)
+    flush: FlushConfig = field(default_factory=FlushConfig)
+    pool: PoolConfig = field(default_factory=PoolConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+
+    delay_levels: str = DEFAULT_DELAY_LEVELS
+    """Durations of the delay levels from 1 on, as number and unit s, m, h or d (messageDelayLevel)."""
+
+    def __post_init__(self) -> None:
+        parse_delay_levels(self.delay_levels)
+
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        return parse_delay_levels(self.delay_levels)
+
+    @classmethod
+    def load(cls, path: str | Path) -> StoreConfig:
+        """Read a broker.conf: `name=value` lines, `#` begins a comment."""
+        return cls.from_properties(read_properties(Path(path)))
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> StoreConfig:
+        """Settings by RocketMQ's names; a name that no RocketMQ knows is an error that says which."""
+        sections: dict[str, dict[str, Any]] = {}
+        known = known_properties()
+        for name, text in properties.items():
+            setting = SETTINGS.get(name)
+            if setting is None:
+                if name not in known:
+                    raise InvalidConfig(name, text, "no RocketMQ has such a setting; correct its name or leave it out")
+                continue
+            section, key, parse = setting
+            sections.setdefault(section, {})[key] = parse(name, text)
+        _join_host(sections)
+        own = sections.pop("", {})
+        try:
+            return cls(**{name: SECTIONS[name](**values) for name, values in sections.items()}, **own)
+        except InvalidConfig as error:
+            names = {key: name for name, (_, key, _) in SETTINGS.items()}
+            raise InvalidConfig(names.get(error.key, error.key), error.value, error.expected) from None
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """A Java properties file, as far as RocketMQ's need it; later lines win."""
+    found = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfig("config", str(path), f"cannot be read: {error}") from None
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text[0] in "#!":
+            continue
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise InvalidConfig(f"{path}, line {number}", text, "must read name=value")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """`1s 5s 2h` as milliseconds."""
+    units = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+    levels = []
+    for part in text.split():
+        if part[-1] not in units or not part[:-1].isdigit():
+            raise InvalidConfig("messageDelayLevel", part, "must be a number and one of s, m, h, d")
+        levels.append(int(part[:-1]) * units[part[-1]])
+    if not 1 <= len(levels) <= 64:
+        raise InvalidConfig("messageDelayLevel", text, "must name 1 to 64 levels")
+    return tuple(levels)
+
+
+def known_properties() -> frozenset[str]:
+    """Every setting that a RocketMQ broker of 4.9 or 5.x takes."""
+    text = importlib.resources.files("mqlake").joinpath("rocketmq-properties.txt").read_text(encoding="utf-8")
+    return frozenset(text.split())
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidConfig(name, text, "must be a whole number") from None
+
+
+def _truth(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidConfig(name, text, "must be true or false")
+    return text.lower() == "true"
+
+
+def _text(name: str, text: str) -> str:
+    return text
+
+
+def _flush_type(name: str, text: str) -> bool:
+    if text not in ("SYNC_FLUSH", "ASYNC_FLUSH"):
+        raise InvalidConfig(name, text, "must be SYNC_FLUSH or ASYNC_FLUSH")
+    return text == "SYNC_FLUSH"
+
+
+def _whole_entries(name: str, text: str) -> int:
+    """RocketMQ rounds a queue file's size up to whole entries."""
+    return -(-_number(name, text) // 20) * 20
+
+
+def _join_host(sections: dict[str, dict[str, Any]]) -> None:
+    """RocketMQ names address and port apart."""
+    log = sections.get("commit_log", {})
+    address, port = log.pop("address", None), log.pop("port", None)
+    if address is not None or port is not None:
+        address = address or "127.0.0.1"
+        log["store_host"] = f"[{address}]:{port or 10911}" if ":" in address else f"{address}:{port or 10911}"
+
+
+SECTIONS: dict[str, Callable[..., Any]] = {
+    section.name: section.default_factory
+    for section in dataclasses.fields(StoreConfig)
+    if callable(section.default_factory)
+}
+
+SETTINGS: dict[str, tuple[str, str, Callable[[str, str], object]]] = {
+    "mappedFileSizeCommitLog": ("commit_log", "file_size_bytes", _number),
+    "mapedFileSizeCommitLog": ("commit_log", "file_size_bytes", _number),
+    "maxMessageSize": ("commit_log", "max_message_bytes", _number),
+    "enabledAppendPropCRC": ("commit_log", "append_record_crc", _truth),
+    "brokerIP1": ("commit_log", "address", _text),
+    "listenPort": ("commit_log", "port", _number),
+    "mappedFileSizeConsumeQueue": ("consume_queue", "file_size_bytes", _whole_entries),
+    "mapedFileSizeConsumeQueue": ("consume_queue", "file_size_bytes", _whole_entries),
+    "defaultTopicQueueNums": ("consume_queue", "queues_per_topic", _number),
+    "messageIndexEnable": ("index", "enabled", _truth),
+    "maxHashSlotNum": ("index", "slot_count", _number),
+    "maxIndexNum": ("index", "entry_count", _number),
+    "flushDiskType": ("flush", "sync", _flush_type),
+    "flushIntervalCommitLog": ("flush", "interval_ms", _number),
+    "flushCommitLogLeastPages": ("flush", "least_pages", _number),
+    "flushCommitLogThoroughInterval": ("flush", "thorough_interval_ms", _number),
+    "syncFlushTimeout": ("flush", "timeout_ms", _number),
+    "flushIntervalConsumeQueue": ("flush", "queue_interval_ms", _number),
+    "flushConsumeQueueThoroughInterval": ("flush", "queue_thorough_interval_ms", _number),
+    "transientStorePoolEnable": ("pool", "enabled", _truth),
+    "transientStorePoolSize": ("pool", "buffer_count", _number),
+    "fastFailIfNoBufferInStorePool": ("pool", "fail_fast", _truth),
+    "commitIntervalCommitLog": ("pool", "commit_interval_ms", _number),
+    "commitCommitLogLeastPages": ("pool", "commit_least_pages", _number),
+    "commitCommitLogThoroughInterval": ("pool", "commit_thorough_interval_ms", _number),
+    "warmMapedFileEnable": ("memory", "warm_files", _truth),
+    "messageDelayLevel": ("", "delay_levels", _text),
+}
+"""RocketMQ's name -> section, setting, how its text is read. File names keep RocketMQ's spelling, slips and all."""

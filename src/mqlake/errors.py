@@ -1,0 +1,205 @@
+"""Every exception of mqlake, one family:
+
+    StoreError
+    ├── InvalidMessage        a message that RocketMQ's format cannot carry, or that passes a limit
+    ├── InvalidConfig         a setting that is unknown, out of range, or contradicts the files
+    ├── NotAStore             a path that holds no store and cannot become one
+    ├── StoreLocked           another process (or this one) writes the store
+    ├── StoreClosed           a call on a closed store
+    ├── ReadOnlyStore         a write to a store that was opened for reading
+    ├── StoreFailed           a sync failed: what was appended since is not acknowledged, puts are refused
+    ├── DiskFull              a file could not be given its blocks; nothing was written
+    ├── FlushTimeout          the sync did not end in time: the message is in the log, its durability is unknown
+    ├── BadFile               a file of the store has the wrong name or size
+    ├── CorruptRecord         bytes in the log that contradict their own header
+    ├── UnknownTopic          no such topic, or no such queue of it
+    ├── OffsetOutOfRange      a queue or log offset before the first or past the last
+    ├── NoSuchMessage         no record begins at this physical offset, or has this id
+    └── MissingExtra          an optional package is needed for this call
+
+Each says where, what was found, what was expected and what to do. Arguments are kept as given, so they pickle.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class StoreError(Exception):
+    """The root: `except StoreError` catches everything that mqlake raises on purpose."""
+
+
+class InvalidMessage(StoreError):
+    """A message that cannot be stored. Nothing was written."""
+
+    def __init__(self, field: str, found: str, expected: str) -> None:
+        super().__init__(field, found, expected)
+        self.field, self.found, self.expected = field, found, expected
+
+    def __str__(self) -> str:
+        return f"{self.field}: found {self.found}; expected {self.expected}"
+
+
+class InvalidConfig(StoreError):
+    """A setting that cannot be used."""
+
+    def __init__(self, key: str, value: object, expected: str) -> None:
+        super().__init__(key, value, expected)
+        self.key, self.value, self.expected = key, value, expected
+
+    def __str__(self) -> str:
+        return f"{self.key} = {self.value!r}: {self.expected}"
+
+
+class NotAStore(StoreError):
+    """The path is a file, cannot be written, or holds something else."""
+
+    def __init__(self, path: Path, reason: str, remedy: str) -> None:
+        super().__init__(path, reason, remedy)
+        self.path, self.reason, self.remedy = path, reason, remedy
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}; {self.remedy}"
+
+
+class StoreLocked(StoreError):
+    """One process writes a store at a time."""
+
+    def __init__(self, path: Path, pid: int) -> None:
+        super().__init__(path, pid)
+        self.path, self.pid = path, pid
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: process {self.pid} writes this store; "
+            "stop it, or open with read_only=True to read while it writes"
+        )
+
+
+class StoreClosed(StoreError):
+    """The store was closed, by close() or by the end of its with block."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path}: the store is closed; open it again with MessageStore.open"
+
+
+class ReadOnlyStore(StoreError):
+    """A put to a store that was opened with read_only=True."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path}: opened read-only; open it without read_only=True to write"
+
+
+class StoreFailed(StoreError):
+    """A sync failed. Reads go on; every put is refused until the store is opened again."""
+
+    def __init__(self, path: Path, cause: str) -> None:
+        super().__init__(path, cause)
+        self.path, self.cause = path, cause
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: a sync failed ({self.cause}), so the store takes no more messages and acknowledges nothing "
+            "that was not durable before; mend the disk, close the store and open it again"
+        )
+
+
+class DiskFull(StoreError):
+    """A file of the log could not be allocated. Nothing was written; the same put may be tried again later."""
+
+    def __init__(self, path: Path, size_bytes: int, cause: str) -> None:
+        super().__init__(path, size_bytes, cause)
+        self.path, self.size_bytes, self.cause = path, size_bytes, cause
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.size_bytes} bytes could not be allocated ({self.cause}); "
+            "free space or use a smaller file size, then put again"
+        )
+
+
+class FlushTimeout(StoreError):
+    """The sync is still running. The message is in the log and may become durable; a retry may store it twice."""
+
+    def __init__(self, path: Path, timeout_ms: int) -> None:
+        super().__init__(path, timeout_ms)
+        self.path, self.timeout_ms = path, timeout_ms
+
+    def __str__(self) -> str:
+        return f"{self.path}: not durable within {self.timeout_ms} ms (syncFlushTimeout); the message may still become so"
+
+
+class BadFile(StoreError):
+    """A file of the store is not what its place and its neighbours say."""
+
+    def __init__(self, file: Path, found: str, expected: str) -> None:
+        super().__init__(file, found, expected)
+        self.file, self.found, self.expected = file, found, expected
+
+    def __str__(self) -> str:
+        return f"{self.file}: found {self.found}; expected {self.expected}"
+
+
+class CorruptRecord(StoreError):
+    """The commit log holds bytes that contradict their own header. Reads raise it; recovery alone catches it."""
+
+    def __init__(self, file: Path, physical_offset: int, reason: str) -> None:
+        super().__init__(file, physical_offset, reason)
+        self.file, self.physical_offset, self.reason = file, physical_offset, reason
+
+    def __str__(self) -> str:
+        return f"{self.file.name}: record at {self.physical_offset}: {self.reason}"
+
+
+class UnknownTopic(StoreError):
+    """The store has no such topic, or the topic no such queue."""
+
+    def __init__(self, topic: str, queue_id: int | None, known: str) -> None:
+        super().__init__(topic, queue_id, known)
+        self.topic, self.queue_id, self.known = topic, queue_id, known
+
+    def __str__(self) -> str:
+        what = f"topic {self.topic!r}" + (f", queue {self.queue_id}" if self.queue_id is not None else "")
+        return f"{what}: not in this store; it has {self.known}"
+
+
+class OffsetOutOfRange(StoreError):
+    """An offset outside of what is there: both ends are named, the end itself is not included."""
+
+    def __init__(self, what: str, offset: int, first_offset: int, end_offset: int) -> None:
+        super().__init__(what, offset, first_offset, end_offset)
+        self.what, self.offset = what, offset
+        self.first_offset, self.end_offset = first_offset, end_offset
+
+    def __str__(self) -> str:
+        return f"{self.what}: offset {self.offset} is outside of [{self.first_offset}, {self.end_offset})"
+
+
+class NoSuchMessage(StoreError):
+    """No message is where a physical offset or a message id points."""
+
+    def __init__(self, wanted: str, reason: str) -> None:
+        super().__init__(wanted, reason)
+        self.wanted, self.reason = wanted, reason
+
+    def __str__(self) -> str:
+        return f"{self.wanted}: {self.reason}"
+
+
+class MissingExtra(StoreError):
+    """An optional package is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(what, extra)
+        self.what, self.extra = what, extra
+
+    def __str__(self) -> str:
+        return f"{self.what} needs an optional package: pip install 'mqlake[{self.extra}]'"

@@ -1,0 +1,29 @@
+"""Where everything lies in a store. Anything of our own is under `mqlake/`, which RocketMQ ignores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class Layout:
+    """The paths of one store."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.commit_log = root / "commitlog"
+        self.consume_queues = root / "consumequeue"
+        self.batch_queues = root / "batchconsumequeue"
+        self.index = root / "index"
+        self.config = root / "config"
+        self.checkpoint = root / "checkpoint"
+        self.abort = root / "abort"
+        self.lock = root / "lock"
+        self.own = root / "mqlake"
+        self.spare = self.own / "spare"
+        self.scratch = self.own / "scratch"
+        self.positions = self.own / "positions"
+        self.own_checkpoint = self.own / "checkpoint"
+        self.settings = self.own / "settings.json"
+
+    def looks_like_a_store(self) -> bool:
+        return any(path.exists() for path in (self.commit_log, self.consume_queues, self.checkpoint, self.own))

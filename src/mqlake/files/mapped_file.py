@@ -1,0 +1,148 @@
+"""One file of fixed size, mapped into memory.
+
+Bytes are written through the mapping (the log) or through the descriptor (the queues); both meet in the page cache.
+A file is synced through its descriptor: `mmap.flush` would keep the interpreter lock for the whole sync.
+
+A file is never unmapped under a reader. Deleting it removes its name; its pages live until the last view of them is
+released, which the reference counts of Python see to. There is no other bookkeeping.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import threading
+import time
+import weakref
+from pathlib import Path
+
+from mqlake.errors import BadFile, DiskFull
+
+PAGE_SIZE = 4096
+
+
+class _Counters:
+    """Process-wide: how many files are mapped, and how much address space they take."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.files = 0
+        self.bytes = 0
+
+    def add(self, files: int, size: int) -> None:
+        with self._lock:
+            self.files += files
+            self.bytes += size
+
+
+mapped = _Counters()
+
+
+class MappedFile:
+    """A mapped file: `pages` is the mapping, `start` the offset of its first byte in its queue."""
+
+    __slots__ = ("__weakref__", "_finalizer", "descriptor", "pages", "path", "size", "start")
+
+    def __init__(self, path: Path, start: int, size: int, descriptor: int, *, writable: bool) -> None:
+        """Takes the descriptor over; the file has `size` bytes already."""
+        self.path = path
+        self.start = start
+        self.size = size
+        self.descriptor = descriptor
+        self.pages = map_pages(descriptor, size, writable=writable)
+        # Runs when the last reference is gone: views of `pages` keep the mapping, and only the mapping, alive.
+        self._finalizer = weakref.finalize(self, os.close, descriptor)
+        self._finalizer.atexit = False
+
+    @classmethod
+    def open(cls, path: Path, start: int, size: int, *, writable: bool) -> MappedFile:
+        """Map an existing file, which must have exactly this size: pages past a file's end are a bus error."""
+        descriptor = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            found = os.fstat(descriptor).st_size
+            if found != size:
+                raise BadFile(path, f"{found} bytes", f"{size} bytes, as its neighbours have")
+            return cls(path, start, size, descriptor, writable=writable)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    @classmethod
+    def create(cls, path: Path, start: int, size: int, *, reserve: bool) -> MappedFile:
+        """Make a new file of zeroes; with `reserve` its blocks are real, so that a full disk refuses here and now."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(descriptor, size)
+            if reserve:
+                os.posix_fallocate(descriptor, 0, size)
+            return cls(path, start, size, descriptor, writable=True)
+        except OSError as error:
+            os.close(descriptor)
+            path.unlink(missing_ok=True)  # a failed allocation keeps the blocks that it got
+            raise DiskFull(path, size, error.strerror or str(error)) from error
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+    def view(self, position: int, stop: int) -> memoryview:
+        """The bytes [position, stop), without a copy; they stay valid while the view lives, deleted or not."""
+        return memoryview(self.pages)[position:stop]
+
+    def write_at(self, position: int, data: bytes | memoryview) -> None:
+        """Write through the descriptor: a full disk is an error here, not a bus error in a mapped page."""
+        left = memoryview(data)
+        while left:
+            written = os.pwrite(self.descriptor, left, position)
+            left = left[written:]
+            position += written
+
+    def zero_from(self, position: int) -> None:
+        """Make everything behind `position` zero, writing only where it is not, and passing over holes."""
+        zeroes = bytes(1 << 20)
+        while position < self.size:
+            try:
+                position = os.lseek(self.descriptor, position, os.SEEK_DATA)
+            except OSError:  # nothing but a hole is left
+                return
+            stop = min(self.size, position + len(zeroes))
+            if self.pages[position:stop] != zeroes[: stop - position]:
+                self.write_at(position, zeroes[: stop - position])
+            position = stop
+
+    def sync(self) -> None:
+        """Bring all that was written to the disk."""
+        os.fdatasync(self.descriptor)
+
+    def rename(self, path: Path) -> None:
+        self.path.rename(path)
+        self.path = path
+
+    def delete(self) -> None:
+        """Remove the name; who holds a view keeps reading valid bytes."""
+        self.path.unlink(missing_ok=True)
+
+
+def map_pages(descriptor: int, size: int, *, writable: bool) -> mmap.mmap:
+    """Map a descriptor (-1: anonymous memory). Where mapping fails, free what can be freed and try once more."""
+    access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+    try:
+        pages = mmap.mmap(descriptor, size, access=access)
+    except OSError:
+        gc.collect()
+        time.sleep(0.1)
+        pages = mmap.mmap(descriptor, size, access=access)
+    mapped.add(1, size)
+    weakref.finalize(pages, mapped.add, -1, -size).atexit = False
+    return pages
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

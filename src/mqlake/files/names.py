@@ -1,0 +1,39 @@
+"""File names: a queue's file is named after the offset of its first byte, in 20 digits."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from mqlake.errors import BadFile
+
+
+def file_name(start: int) -> str:
+    return f"{start:020d}"
+
+
+def list_files(directory: Path) -> list[tuple[int, int]]:
+    """Start and size of every file of a queue, in order; folders are skipped, and a missing folder is an empty one."""
+    found = []
+    try:
+        entries = list(os.scandir(directory))
+    except FileNotFoundError:
+        return []
+    for entry in entries:
+        status = entry.stat()
+        if stat.S_ISDIR(status.st_mode):
+            continue
+        if not (entry.name.isascii() and entry.name.isdigit() and entry.name == file_name(int(entry.name))):
+            raise BadFile(
+                Path(entry.path),
+                "a name that is no offset",
+                "only files named by 20 digits here; move it away",
+            )
+        found.append((int(entry.name), status.st_size))
+    return sorted(found)
+
+
+def size_on_disk(directory: Path) -> int | None:
+    """The size of the files of a queue: that of the first that has one; None where there is none yet."""
+    return next((size for _, size in list_files(directory) if size), None)

@@ -1,0 +1,56 @@
+"""The transient pool: locked buffers that take writes in the place of mapped pages.
+
+With the pool, a put touches only memory of the process; a commit copies what is whole to the file through its
+descriptor, and only from then on can it be read. What was not committed dies with the process, and the receipt of
+such a put says so (`Durability.MEMORY`).
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import threading
+
+from mqlake.files.mapped_file import map_pages
+from mqlake.kernel import lock_memory, unlock_memory
+
+_log = logging.getLogger(__name__)
+
+
+class TransientPool:
+    """A fixed number of buffers, each as large as a log file; borrowed for a file, given back when it is committed."""
+
+    def __init__(self, buffer_count: int, buffer_size: int) -> None:
+        self._returned = threading.Condition()
+        self._free: list[mmap.mmap] = []
+        self.buffer_count = buffer_count
+        for _ in range(buffer_count):
+            buffer = map_pages(-1, buffer_size, writable=True)
+            try:
+                lock_memory(buffer)
+            except OSError as error:
+                _log.warning("pool buffer is not locked in memory: %s", error.strerror)
+            self._free.append(buffer)
+
+    @property
+    def available(self) -> int:
+        return len(self._free)
+
+    def borrow(self, timeout_s: float) -> mmap.mmap | None:
+        """A buffer, waiting for one to come back; None where none does."""
+        with self._returned:
+            if not self._returned.wait_for(lambda: self._free, timeout_s):
+                return None
+            if len(self._free) < 0.4 * self.buffer_count:
+                _log.warning("transient pool: %d of %d buffers left", len(self._free) - 1, self.buffer_count)
+            return self._free.pop()
+
+    def give_back(self, buffer: mmap.mmap) -> None:
+        with self._returned:
+            self._free.append(buffer)
+            self._returned.notify()
+
+    def close(self) -> None:
+        for buffer in self._free:
+            unlock_memory(buffer)
+        self._free.clear()

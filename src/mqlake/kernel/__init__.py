@@ -1,0 +1,47 @@
+"""The hot byte loops, compiled where they can be, plain where that was asked for.
+
+`KERNEL` says which of the two runs. The compiled one is what a build gives; a build with MQLAKE_PURE=1 has none, and
+MQLAKE_KERNEL=pure picks the plain one at run time. Either way a pure kernel announces itself: it is right, and slow.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mqlake.kernel import _compiled as chosen
+
+    KERNEL = "compiled"
+else:
+    try:
+        if os.environ.get("MQLAKE_KERNEL") == "pure":
+            raise ImportError("MQLAKE_KERNEL=pure")
+        from mqlake.kernel import _compiled as chosen
+
+        KERNEL = "compiled"
+    except ImportError as reason:
+        from mqlake.kernel import reference as chosen
+
+        KERNEL = "pure"
+        warnings.warn(f"mqlake runs on its plain Python kernel, many times slower ({reason})", RuntimeWarning, stacklevel=2)
+
+check_record = chosen.check_record
+count_valid_entries = chosen.count_valid_entries
+crc32 = chosen.crc32
+decode_properties = chosen.decode_properties
+decode_record = chosen.decode_record
+dispatch_records = chosen.dispatch_records
+encode_record = chosen.encode_record
+find_index_key = chosen.find_index_key
+find_record = chosen.find_record
+java_hash = chosen.java_hash
+lock_memory = chosen.lock_memory
+place_record = chosen.place_record
+place_records = chosen.place_records
+populate = chosen.populate
+put_index_keys = chosen.put_index_keys
+read_records = chosen.read_records
+unlock_memory = chosen.unlock_memory
+walk_records = chosen.walk_records

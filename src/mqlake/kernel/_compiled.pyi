@@ -1,0 +1,59 @@
+from mqlake.kernel.types import Dispatched, Encodable, Readable, RecordFields, Writable
+
+def crc32(data: Readable, value: int = 0) -> int: ...
+def java_hash(text: str, seed: int = 0) -> int: ...
+def encode_record(
+    message: Encodable, queue_id: int, store_host: bytes, max_body: int, append_crc: bool
+) -> bytes: ...
+def place_record(
+    target: Writable,
+    position: int,
+    record: bytes,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp: int,
+    append_crc: bool,
+) -> None: ...
+def place_records(
+    target: Writable,
+    position: int,
+    records: list[bytes],
+    queue_offsets: list[int],
+    physical_offset: int,
+    store_timestamp: int,
+    append_crc: bool,
+) -> None: ...
+def check_record(data: Readable, position: int, end: int, physical_offset: int, check_crc: bool) -> int: ...
+def walk_records(
+    log: Readable, position: int, end: int, log_start: int, check_crc: bool
+) -> tuple[int, int, int, int, int]: ...
+def find_record(data: Readable, position: int, end: int, log_start: int, check_crc: bool = True) -> int: ...
+def decode_record(record: bytes) -> RecordFields: ...
+def decode_properties(data: Readable) -> dict[str, str]: ...
+def dispatch_records(
+    log: Readable,
+    position: int,
+    end: int,
+    log_start: int,
+    max_bytes: int,
+    delays_ms: tuple[int, ...],
+    index_keys: bool,
+    index_tags: bool,
+) -> Dispatched: ...
+def count_valid_entries(entries: Readable, log_end: int) -> int: ...
+def read_records(
+    log: Readable, log_start: int, readable: int, entries: Readable, first: int, max_bytes: int
+) -> tuple[list[bytes], int, int]: ...
+def put_index_keys(index: Writable, slot_count: int, entry_count: int, keys: Readable, first: int) -> int: ...
+def find_index_key(
+    index: Readable,
+    slot_count: int,
+    entry_count: int,
+    key_hash: int,
+    begin_timestamp: int,
+    end_timestamp: int,
+    limit: int,
+) -> list[int]: ...
+def populate(pages: Writable, start: int, size: int) -> bool: ...
+def lock_memory(pages: Writable) -> None: ...
+def unlock_memory(pages: Writable) -> None: ...

@@ -1,0 +1,16 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False, freethreading_compatible=False
+"""The hot loops of the store, compiled: functions over buffers, one file a subject.
+
+Every function has a plain twin of the same name in `mqlake.kernel.reference`, which defines what it does; property
+tests hold the two together, on random and on malformed input. Nothing here opens a file, takes a lock or keeps state.
+A length found in a record is checked against the bytes at hand before it moves a cursor. Loops over many records
+release the interpreter lock.
+"""
+
+include "bytes.pxi"       # big-endian numbers, buffers, CRC, Java's string hash
+include "record.pxi"      # one record: encode, place, check, decode
+include "find.pxi"        # the next whole record behind damage
+include "dispatch.pxi"    # a stretch of the log -> consume-queue entries and index keys
+include "queue.pxi"       # consume-queue entries: how many hold, the records they point at
+include "index.pxi"       # the hash index: put and look up
+include "memory.pxi"      # warm-up and locking of mapped pages

@@ -1,0 +1,117 @@
+/* CRC-32 (IEEE, reflected: zlib's) over a buffer.
+ *
+ * Where the CPU has carry-less multiplication, 64 bytes are folded at a time (the method of Gopal and others,
+ * "Fast CRC computation using PCLMULQDQ", with the constants of the reflected polynomial 0xEDB88320); what is
+ * left over, and every other CPU, goes through eight table look-ups for eight bytes.
+ */
+#ifndef MQLAKE_CRC32_H
+#define MQLAKE_CRC32_H
+
+#include <stdint.h>
+#include <stddef.h>
+#include <string.h>
+
+static uint32_t crc_table[8][256];
+static int crc_by_multiplication = 0;
+
+static void crc32_prepare(void) {
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t c = i;
+        for (int bit = 0; bit < 8; bit++) c = (c >> 1) ^ (0xEDB88320u & (0u - (c & 1u)));
+        crc_table[0][i] = c;
+    }
+    for (uint32_t i = 0; i < 256; i++)
+        for (int t = 1; t < 8; t++)
+            crc_table[t][i] = (crc_table[t - 1][i] >> 8) ^ crc_table[0][crc_table[t - 1][i] & 0xFF];
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    crc_by_multiplication = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+#endif
+}
+
+/* State in, state out: the caller inverts before the first call and after the last. */
+static uint32_t crc32_by_table(uint32_t crc, const uint8_t *p, size_t n) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    while (n >= 8) {
+        uint32_t low, high;
+        memcpy(&low, p, 4);
+        memcpy(&high, p + 4, 4);
+        low ^= crc;
+        crc = crc_table[7][low & 0xFF] ^ crc_table[6][(low >> 8) & 0xFF] ^
+              crc_table[5][(low >> 16) & 0xFF] ^ crc_table[4][low >> 24] ^
+              crc_table[3][high & 0xFF] ^ crc_table[2][(high >> 8) & 0xFF] ^
+              crc_table[1][(high >> 16) & 0xFF] ^ crc_table[0][high >> 24];
+        p += 8;
+        n -= 8;
+    }
+#endif
+    while (n--) crc = (crc >> 8) ^ crc_table[0][(crc ^ *p++) & 0xFF];
+    return crc;
+}
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+__attribute__((target("pclmul,sse4.1")))
+static inline __m128i crc32_fold(__m128i value, __m128i constants, __m128i next) {
+    __m128i low = _mm_clmulepi64_si128(value, constants, 0x00);
+    __m128i high = _mm_clmulepi64_si128(value, constants, 0x11);
+    return _mm_xor_si128(_mm_xor_si128(low, high), next);
+}
+
+/* n is a multiple of 16 and at least 64. */
+__attribute__((target("pclmul,sse4.1")))
+static uint32_t crc32_by_folding(uint32_t crc, const uint8_t *p, size_t n) {
+    const __m128i by_64 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
+    const __m128i by_16 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
+    const __m128i by_8 = _mm_set_epi64x(0, 0x163cd6124);
+    const __m128i barrett = _mm_set_epi64x(0x1f7011641, 0x1db710641);
+    const __m128i low_32 = _mm_setr_epi32(~0, 0, ~0, 0);
+    const __m128i *at = (const __m128i *)p;
+
+    __m128i a = _mm_xor_si128(_mm_loadu_si128(at), _mm_cvtsi32_si128((int)crc));
+    __m128i b = _mm_loadu_si128(at + 1);
+    __m128i c = _mm_loadu_si128(at + 2);
+    __m128i d = _mm_loadu_si128(at + 3);
+    at += 4;
+    n -= 64;
+    while (n >= 64) {
+        a = crc32_fold(a, by_64, _mm_loadu_si128(at));
+        b = crc32_fold(b, by_64, _mm_loadu_si128(at + 1));
+        c = crc32_fold(c, by_64, _mm_loadu_si128(at + 2));
+        d = crc32_fold(d, by_64, _mm_loadu_si128(at + 3));
+        at += 4;
+        n -= 64;
+    }
+    a = crc32_fold(a, by_16, b);
+    a = crc32_fold(a, by_16, c);
+    a = crc32_fold(a, by_16, d);
+    while (n >= 16) {
+        a = crc32_fold(a, by_16, _mm_loadu_si128(at++));
+        n -= 16;
+    }
+    /* 128 bits to 64, then to 32 by Barrett's reduction. */
+    b = _mm_clmulepi64_si128(a, by_16, 0x10);
+    a = _mm_xor_si128(_mm_srli_si128(a, 8), b);
+    b = _mm_srli_si128(a, 4);
+    a = _mm_xor_si128(_mm_clmulepi64_si128(_mm_and_si128(a, low_32), by_8, 0x00), b);
+    b = _mm_clmulepi64_si128(_mm_and_si128(a, low_32), barrett, 0x10);
+    b = _mm_clmulepi64_si128(_mm_and_si128(b, low_32), barrett, 0x00);
+    return (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, b), 1);
+}
+#endif
+
+static uint32_t crc32_of(uint32_t value, const uint8_t *p, size_t n) {
+    uint32_t crc = ~value;
+#if defined(__x86_64__)
+    if (crc_by_multiplication && n >= 64) {
+        size_t folded = n & ~(size_t)15;
+        crc = crc32_by_folding(crc, p, folded);
+        p += folded;
+        n -= folded;
+    }
+#endif
+    return ~crc32_by_table(crc, p, n);
+}
+
+#endif

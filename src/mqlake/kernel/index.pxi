@@ -1,0 +1,121 @@
+# The hash index over message keys: put many, look one up.
+
+cdef enum:
+    INDEX_HEADER_SIZE = 40
+    INDEX_ENTRY_SIZE = 20
+    KEY_SIZE = 20               # hash int32, physical offset int64, store time int64, little-endian: see dispatch
+
+cdef extern from *:
+    """
+    static inline int32_t mq_le32(const uint8_t *p) { int32_t v; memcpy(&v, p, 4); return v; }
+    static inline int64_t mq_le64(const uint8_t *p) { int64_t v; memcpy(&v, p, 8); return v; }
+    static inline void mq_set_le32(uint8_t *p, int32_t v) { memcpy(p, &v, 4); }
+    static inline void mq_set_le64(uint8_t *p, int64_t v) { memcpy(p, &v, 8); }
+    """
+    int32_t le32 "mq_le32"(const uint8_t* p) nogil
+    int64_t le64 "mq_le64"(const uint8_t* p) nogil
+    void set_le32 "mq_set_le32"(uint8_t* p, int32_t value) nogil
+    void set_le64 "mq_set_le64"(uint8_t* p, int64_t value) nogil
+
+
+def put_index_keys(index, int32_t slot_count, int32_t entry_count, keys, Py_ssize_t first):
+    """Enter keys from number `first` on; return the number of the first that found the file full, or their count."""
+    cdef Py_buffer index_view
+    cdef Py_buffer key_view
+    cdef Py_ssize_t total
+    PyObject_GetBuffer(index, &index_view, PyBUF_WRITABLE)
+    try:
+        require_index_geometry(index_view.len, slot_count, entry_count)
+        PyObject_GetBuffer(keys, &key_view, PyBUF_SIMPLE)
+        try:
+            total = key_view.len // KEY_SIZE
+            with nogil:
+                while first < total:
+                    if not put_index_key(<uint8_t*> index_view.buf, slot_count, entry_count,
+                                         <const uint8_t*> key_view.buf + first * KEY_SIZE):
+                        break
+                    first += 1
+        finally:
+            PyBuffer_Release(&key_view)
+    finally:
+        PyBuffer_Release(&index_view)
+    return first
+
+
+cdef int require_index_geometry(Py_ssize_t size, int32_t slot_count, int32_t entry_count) except -1:
+    if slot_count < 1 or entry_count < 1 or size < INDEX_HEADER_SIZE + 4 * <int64_t> slot_count \
+            + INDEX_ENTRY_SIZE * <int64_t> entry_count:
+        raise ValueError(f"{size} bytes cannot hold {slot_count} slots and {entry_count} entries")
+    return 0
+
+
+cdef bint put_index_key(uint8_t* index, int32_t slots, int32_t entries, const uint8_t* key) noexcept nogil:
+    cdef int32_t key_hash = le32(key)
+    cdef int64_t offset = le64(key + 4)
+    cdef int64_t timestamp = le64(key + 12)
+    cdef int64_t begin = get64(index)
+    cdef int32_t number = max(get32(index + 36), 1)
+    cdef int64_t seconds = 0
+    cdef uint8_t* slot = index + INDEX_HEADER_SIZE + 4 * <int64_t> ((key_hash if key_hash >= 0 else 0) % slots)
+    cdef uint8_t* entry
+    cdef int32_t previous = get32(slot)
+    if offset < get64(index + 24):
+        return True  # entered before: the file already ends behind this message
+    if number >= entries:
+        return False
+    if previous < 0 or previous > number:
+        previous = 0
+    if begin > 0 and timestamp > begin:
+        seconds = min((timestamp - begin) // 1000, <int64_t> INT32_MAX)
+    entry = index + INDEX_HEADER_SIZE + 4 * <int64_t> slots + INDEX_ENTRY_SIZE * <int64_t> number
+    set32(entry, key_hash)
+    set64(entry + 4, offset)
+    set32(entry + 12, <int32_t> seconds)
+    set32(entry + 16, previous)
+    set32(slot, number)
+    if number <= 1:
+        set64(index, timestamp)
+        set64(index + 16, offset)
+    if previous == 0:
+        set32(index + 32, get32(index + 32) + 1)
+    set32(index + 36, number + 1)
+    set64(index + 8, timestamp)
+    set64(index + 24, offset)
+    return True
+
+
+def find_index_key(index, int32_t slot_count, int32_t entry_count, int32_t key_hash, int64_t begin_timestamp,
+                   int64_t end_timestamp, Py_ssize_t limit):
+    """Physical offsets entered under a hash within a span of time, newest first, at most `limit`."""
+    cdef Py_buffer view
+    cdef const uint8_t* p
+    cdef const uint8_t* entry
+    cdef int32_t number, count, seconds, previous
+    cdef int64_t timestamp, begin
+    cdef list found = []
+    PyObject_GetBuffer(index, &view, PyBUF_SIMPLE)
+    try:
+        require_index_geometry(view.len, slot_count, entry_count)
+        p = <const uint8_t*> view.buf
+        begin = get64(p)
+        number = get32(p + INDEX_HEADER_SIZE + 4 * <int64_t> ((key_hash if key_hash >= 0 else 0) % slot_count))
+        count = get32(p + 36)  # after the slot: a put in flight writes entry, slot, count in this order
+        if number > count or number >= entry_count:
+            number = 0
+        while number > 0 and len(found) < limit:
+            entry = p + INDEX_HEADER_SIZE + 4 * <int64_t> slot_count + INDEX_ENTRY_SIZE * <int64_t> number
+            seconds = get32(entry + 12)
+            if seconds < 0:
+                break
+            timestamp = begin + <int64_t> seconds * 1000
+            # The entry's time is its second, rounded down, and the first entry of a file may be counted from the
+            # file before: the caller looks at the record's own time, so here nothing may be missed.
+            if get32(entry) == key_hash and (number == 1 or begin_timestamp - 1000 < timestamp <= end_timestamp):
+                found.append(get64(entry + 4))
+            previous = get32(entry + 16)
+            if timestamp <= begin_timestamp - 1000 or previous >= number:  # chains run backwards: no cycle
+                break
+            number = previous
+    finally:
+        PyBuffer_Release(&view)
+    return found

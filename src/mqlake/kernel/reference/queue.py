@@ -1,0 +1,47 @@
+"""Consume-queue entries: how many of them hold, and the records they point at."""
+
+from __future__ import annotations
+
+import struct
+
+from mqlake.kernel.reference.record import check_record
+from mqlake.kernel.types import BAD_SIZE, Readable
+
+ENTRY = struct.Struct(">qiq")  # physical offset, record size, tags code
+FILLER_SIZE = 0x7FFFFFFF  # the size in an entry that stands for no message (the queue began later)
+
+
+def count_valid_entries(entries: Readable, log_end: int) -> int:
+    """How many entries from the first on are whole: size above 0, and the record ends at or before `log_end`."""
+    count = 0
+    for count, at in enumerate(range(0, len(entries) - 19, 20)):
+        offset, size, _ = ENTRY.unpack_from(entries, at)
+        if offset < 0 or size <= 0 or (size != FILLER_SIZE and offset + size > log_end):
+            return count
+    return len(entries) // 20
+
+
+def read_records(
+    log: Readable, log_start: int, readable: int, entries: Readable, first: int, max_bytes: int
+) -> tuple[list[bytes], int, int]:
+    """Copy out the records that entries point at, from entry `first` on, while they lie in this stretch of the log.
+
+    `log` holds the log from offset `log_start` on, `readable` bytes of it. Every record is checked, CRC included.
+    Returns the records, the entry where reading stopped, and why: 0 (all read, the next lies outside, or `max_bytes`
+    are full; one record always fits) or the code of `check_record` for the record that is damaged.
+    """
+    found: list[bytes] = []
+    taken = 0
+    readable = min(readable, len(log))
+    while first < len(entries) // 20:
+        offset, size, _ = ENTRY.unpack_from(entries, first * 20)
+        at = offset - log_start
+        if not 0 <= at < readable or size <= 0 or (taken and taken + size > max_bytes):
+            break
+        result = check_record(log, at, readable, offset, True)
+        if result != size:
+            return found, first, result if result < 0 else BAD_SIZE
+        found.append(bytes(log[at : at + size]))
+        taken += size
+        first += 1
+    return found, first, 0

@@ -1,0 +1,82 @@
+"""What the kernel takes and gives, for both of its twins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from mmap import mmap
+from typing import NamedTuple, Protocol
+
+Readable = bytes | bytearray | memoryview | mmap
+Writable = bytearray | memoryview | mmap
+
+# Answers of check_record where there is no record; a record answers with its size.
+BLANK = 0
+NOTHING = -1
+BAD_MAGIC = -2
+BAD_SIZE = -3
+BAD_LENGTHS = -4
+BAD_OFFSET = -5
+BAD_CRC = -6
+REACHED_END = 1
+"""dispatch_records came to the end of its stretch."""
+
+REASONS = {
+    NOTHING: "no record: zeroes, or fewer bytes than a header",
+    BAD_MAGIC: "the magic number is not a record's",
+    BAD_SIZE: "its size is smaller than any record or larger than what is left",
+    BAD_LENGTHS: "body, topic and properties do not add up to its size",
+    BAD_OFFSET: "it names another physical offset than its own",
+    BAD_CRC: "the body's CRC differs from the one in its header",
+}
+
+
+class Encodable(Protocol):
+    """What the encoder needs to know of a message: mqlake.message.Message has it."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+    @property
+    def flag(self) -> int: ...
+    @property
+    def sys_flag(self) -> int: ...
+    @property
+    def born_timestamp(self) -> int: ...
+    @property
+    def born_address(self) -> bytes: ...
+    @property
+    def reconsume_times(self) -> int: ...
+    @property
+    def prepared_offset(self) -> int: ...
+
+
+class RecordFields(NamedTuple):
+    """The fields of one record in decode_record's order; hosts packed, body and properties as places in the record."""
+
+    queue_id: int
+    flag: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    store_timestamp: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    body_crc: int
+    body_at: int
+    body_size: int
+    topic: str
+    properties_at: int
+    properties_size: int
+
+
+Run = tuple[str, int, int, bytes]
+"""Entries of one queue with consecutive queue offsets: topic, queue id, first queue offset, entries."""
+
+Dispatched = tuple[int, int, list[Run], bytes, int, int, int]
+"""Position reached, why it stopped, runs, index keys, number of records, offset and store time of the last."""

@@ -1,0 +1,1 @@
+"""The three logs: the commit log, the consume queues, the key index."""

@@ -1,0 +1,152 @@
+"""One queue of one topic: where each of its messages lies in the commit log.
+
+Invariant: entry i is the 20 bytes at i * ENTRY_SIZE, for every i in [first offset, end). An entry's queue offset is
+its position, so it is not stored here, and an entry never moves. Writing the same entries twice changes nothing.
+
+Derived data. All of it can be rebuilt from the commit log, so entries carry no checksum and may reach the disk late;
+opening drops those that point past the log's end, and dispatch writes them again.
+
+One thread writes, the dispatcher, through the descriptor: queue files are sparse, and a full disk must be an error and
+not a bus error. Any thread reads: it takes `end` once and stays below it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER, FILLER_SIZE, QueueEntry
+from mqlake.files.mapped_file import MappedFile
+from mqlake.files.mapped_file_queue import MappedFileQueue
+from mqlake.files.names import file_name
+from mqlake.kernel import count_valid_entries
+
+
+class ConsumeQueue:
+    """The entries of one queue."""
+
+    def __init__(self, directory: Path, file_size: int, *, writable: bool) -> None:
+        self.files = MappedFileQueue(directory, file_size, writable=writable)
+        self.end = 0
+        """The number behind the last entry."""
+        self._dirty: set[int] = set()
+        self._first = 0
+        self._first_of = -1
+
+    def load(self, log_end: int) -> None:
+        """Find the last entry that is whole and points into the log."""
+        self.files.load()
+        self.end = self._find_end(log_end)
+
+    def _find_end(self, log_end: int) -> int:
+        for start in reversed(self.files.starts):
+            file = self.files.file_at(start)
+            if file is not None:
+                count = count_valid_entries(file.pages, log_end)
+                if count:
+                    return start // ENTRY_SIZE + count
+        return self.files.first_offset // ENTRY_SIZE
+
+    def follow(self, log_end: int) -> None:
+        """A reader's `load`, from where it was: another process writes the queue."""
+        while True:
+            file = self.files.file_at(self.end * ENTRY_SIZE)
+            if file is None:
+                self.files.refresh()
+                file = self.files.file_at(self.end * ENTRY_SIZE)
+                if file is None:
+                    return
+            position = self.end * ENTRY_SIZE - file.start
+            self.end += count_valid_entries(file.view(position, file.size), log_end)
+            if self.end * ENTRY_SIZE < file.end:
+                return
+
+    def write(self, first: int, entries: bytes) -> None:
+        """Put entries in their place. A queue that begins above 0 is filled up to there with entries of no message."""
+        position = first * ENTRY_SIZE
+        if not self.files.starts:
+            self._begin_at(position)
+        elif first > self.end:
+            self._fill(self.end * ENTRY_SIZE, position)
+        self._write_bytes(position, memoryview(entries))
+        self.end = max(self.end, first + len(entries) // ENTRY_SIZE)
+
+    def _begin_at(self, position: int) -> None:
+        start = position - position % self.files.file_size
+        self.files.create(start, reserve=False)
+        self._fill(start, position)
+
+    def _fill(self, position: int, stop: int) -> None:
+        while position < stop:
+            size = min(stop, position - position % self.files.file_size + self.files.file_size) - position
+            self._write_bytes(position, memoryview(FILLER * (size // ENTRY_SIZE)))
+            position += size
+
+    def _write_bytes(self, position: int, data: memoryview) -> None:
+        while data:
+            file = self._file_for(position)
+            at = position - file.start
+            part = data[: file.size - at]
+            file.write_at(at, part)
+            self._dirty.add(file.start)
+            data = data[len(part) :]
+            position += len(part)
+
+    def _file_for(self, position: int) -> MappedFile:
+        file = self.files.file_at(position)
+        while file is None:
+            self.files.create(self.files.end_offset, reserve=False)
+            file = self.files.file_at(position)
+        return file
+
+    def first_offset(self, log_first: int) -> int:
+        """The first entry whose message is still in the log, which begins at `log_first`; `end` where none is."""
+        if self._first_of != log_first or self._first > self.end:
+            low, high = self.files.first_offset // ENTRY_SIZE, self.end
+            while low < high:
+                middle = (low + high) // 2
+                entry = self.entry(middle)
+                if entry is None or entry.size == FILLER_SIZE or entry.physical_offset < log_first:
+                    low = middle + 1
+                else:
+                    high = middle
+            self._first, self._first_of = low, log_first
+        return self._first
+
+    def entry(self, number: int) -> QueueEntry | None:
+        """Entry `number`; None where its file is gone."""
+        file = self.files.file_at(number * ENTRY_SIZE)
+        if file is None:
+            return None
+        return QueueEntry(*ENTRY.unpack_from(file.pages, number * ENTRY_SIZE - file.start))
+
+    def entries(self, start: int, stop: int) -> memoryview:
+        """Entries [start, stop) as bytes, without a copy, as far as they lie in one file; empty where it is gone."""
+        file = self.files.file_at(start * ENTRY_SIZE)
+        if file is None:
+            return memoryview(b"")
+        position = start * ENTRY_SIZE - file.start
+        return file.view(position, min(file.size, position + (stop - start) * ENTRY_SIZE))
+
+    def truncate_to(self, end: int) -> None:
+        """Forget the entries from `end` on."""
+        self.files.truncate_to(end * ENTRY_SIZE)
+        self.end = min(self.end, end)
+
+    def sync(self) -> None:
+        """Bring what was written to the disk."""
+        for start in list(self._dirty):
+            self._dirty.discard(start)  # first: what is written from here on marks the file again
+            file = self.files.file_at(start)
+            if file is not None:
+                file.sync()
+
+    @property
+    def newest_record_end(self) -> int:
+        """Where the record of the last entry ends in the log; 0 for a queue without messages."""
+        entry = self.entry(self.end - 1) if self.end > self.files.first_offset // ENTRY_SIZE else None
+        return 0 if entry is None or entry.size == FILLER_SIZE else entry.physical_offset + entry.size
+
+    def path_of(self, number: int) -> Path:
+        """The file that holds an entry."""
+        position = number * ENTRY_SIZE
+        return self.files.directory / file_name(position - position % self.files.file_size)

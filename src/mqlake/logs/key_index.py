@@ -1,0 +1,134 @@
+"""The key index: physical offsets by the hash of a key, in files that follow one another in time.
+
+Derived data, rebuildable from the commit log. A look-up by hash finds candidates; who asks compares the keys.
+
+One thread enters keys, the dispatcher. Any thread looks up: an entry is written before the slot that names it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import struct
+from pathlib import Path
+
+from mqlake.codec.index_entry import HEADER, IndexHeader, index_file_size
+from mqlake.errors import BadFile
+from mqlake.files.mapped_file import MappedFile
+from mqlake.kernel import find_index_key, put_index_keys
+
+KEY = struct.Struct("<iqq")
+"""A key as dispatch packs it: hash, physical offset, store time."""
+
+
+class KeyIndex:
+    """The index files of a store, oldest first. Names are the time of making, 17 digits, in the local time zone."""
+
+    def __init__(self, directory: Path, slot_count: int, entry_count: int, *, writable: bool) -> None:
+        self._directory = directory
+        self.slot_count = slot_count
+        self.entry_count = entry_count
+        self._file_size = index_file_size(slot_count, entry_count)
+        self._writable = writable
+        self._files: tuple[MappedFile, ...] = ()
+        self._dirty: set[MappedFile] = set()
+        self._entered_through = -1
+
+    def load(self) -> None:
+        """Take the folder as it is; names that are no time are passed over, as RocketMQ does."""
+        names = sorted(path.name for path in self._directory.glob("*") if path.name.isdigit() and path.is_file())
+        known = {file.path.name: file for file in self._files}
+        self._files = tuple(known.get(name) or self._open(name) for name in names)
+
+    def _open(self, name: str) -> MappedFile:
+        path = self._directory / name
+        try:
+            return MappedFile.open(path, 0, self._file_size, writable=self._writable)
+        except BadFile as error:
+            raise BadFile(
+                path,
+                error.found,
+                f"{self._file_size} bytes, for {self.slot_count} slots and {self.entry_count} entries "
+                "(maxHashSlotNum, maxIndexNum); configure the numbers it was made with",
+            ) from None
+
+    @property
+    def file_count(self) -> int:
+        return len(self._files)
+
+    @property
+    def paths(self) -> list[Path]:
+        return [file.path for file in self._files]
+
+    @property
+    def end_offset(self) -> int:
+        """The physical offset of the newest message that is indexed."""
+        return self._header(self._files[-1]).end_offset if self._files else -1
+
+    def resume(self) -> None:
+        """The index is whole up to its end: of what `put` brings next, only what lies behind it is new."""
+        self._entered_through = self.end_offset
+
+    def put(self, keys: bytes) -> None:
+        """Enter keys as dispatch packs them."""
+        count = len(keys) // KEY.size
+        first = 0
+        while first < count and KEY.unpack_from(keys, first * KEY.size)[1] <= self._entered_through:
+            first += 1
+        while first < count:
+            if not self._files:
+                self._roll()
+            file = self._files[-1]
+            first = put_index_keys(file.pages, self.slot_count, self.entry_count, keys, first)
+            self._dirty.add(file)
+            if first < count:
+                self._roll()
+
+    def _roll(self) -> None:
+        """Begin a new file. It starts out with the ends of the one before, as RocketMQ's do."""
+        name = datetime.datetime.now().strftime("%Y%m%d%H%M%S%f")[:17]
+        if self._files and name <= self._files[-1].path.name:
+            name = f"{int(self._files[-1].path.name) + 1:017d}"  # two files within a millisecond
+        file = MappedFile.create(self._directory / name, 0, self._file_size, reserve=True)
+        if self._files:
+            header = self._header(self._files[-1])
+            times, offsets = (header.end_timestamp,) * 2, (header.end_offset,) * 2
+            HEADER.pack_into(file.pages, 0, *times, *offsets, 0, 1)
+        else:
+            HEADER.pack_into(file.pages, 0, 0, 0, 0, 0, 0, 1)
+        self._files = (*self._files, file)
+
+    def find(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
+        """Offsets entered under a hash, newest first, at most `limit`; candidates, to be compared by the caller."""
+        found: list[int] = []
+        for file in reversed(self._files):
+            header = self._header(file)
+            if header.next_entry > 1 and begin_ms <= header.end_timestamp and end_ms >= header.begin_timestamp:
+                left = limit - len(found)
+                found += find_index_key(
+                    file.pages, self.slot_count, self.entry_count, key_hash, begin_ms, end_ms, left
+                )
+            if len(found) >= limit:
+                break
+        return found
+
+    def _header(self, file: MappedFile) -> IndexHeader:
+        return IndexHeader.decode(file.pages[: HEADER.size])
+
+    def headers(self) -> list[IndexHeader]:
+        return [self._header(file) for file in self._files]
+
+    def destroy(self) -> None:
+        """Delete all files: the index is to be built again."""
+        for file in self._files:
+            file.delete()
+        self._files = ()
+        self._dirty.clear()
+
+    def sync(self) -> None:
+        """Bring what was entered to the disk."""
+        for file in list(self._dirty):
+            self._dirty.discard(file)  # first: what is entered from here on marks the file again
+            file.sync()
+
+    def close(self) -> None:
+        self._files = ()

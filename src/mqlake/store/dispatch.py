@@ -1,0 +1,163 @@
+"""Commit log -> consume queues and index, on one thread.
+
+The dispatcher follows the visible end of the log: the durable end with sync flush, so that no consumer ever sees what
+a power cut could take back; else the committed end. It works a stretch of records at a time, in the kernel and without
+the interpreter lock, and writes what it found queue by queue. `dispatched` moves behind those writes.
+
+While messages come it looks again every millisecond; after a quiet moment it sleeps until a put wakes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from mqlake.errors import CorruptRecord
+from mqlake.files.positions import DISPATCHED
+from mqlake.kernel import dispatch_records
+from mqlake.kernel.types import BLANK, REACHED_END, REASONS
+from mqlake.logs.commit_log import CommitLog
+from mqlake.logs.consume_queues import ConsumeQueues
+from mqlake.logs.key_index import KeyIndex
+
+STRETCH_BYTES = 2 << 20
+"""Log bytes of one step: long enough to be worth a call, short enough to serve waiting readers."""
+REST_S = 0.001
+QUIET_ROUNDS = 20
+_log = logging.getLogger(__name__)
+
+
+class Dispatcher:
+    """Writes the derived files. `step` does the work; the thread only calls it."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: KeyIndex | None,
+        words: memoryview,
+        *,
+        start: int,
+        delays_ms: tuple[int, ...],
+        index_tags: bool,
+        foreign_topics: frozenset[str],
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._words = words
+        self._delays_ms = delays_ms
+        self._index_tags = index_tags
+        self._foreign_topics = foreign_topics
+        self.dispatched = start
+        """All records before this offset are in their queues and in the index."""
+        self.last_record = -1
+        self.last_timestamp = 0
+        self.record_count = 0
+        self.failure: Exception | None = None
+        self.visible_end: Callable[[], int] = lambda: log.committed
+        self.idle = False
+        """The thread sleeps: a put that finds this set must call `wake`."""
+        self._bell = threading.Event()
+        self._arrived = threading.Condition()
+        self._waiting = 0
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="mqlake-dispatch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def step(self, limit: int) -> bool:
+        """Dispatch the next stretch of records before `limit`; False where there is none."""
+        position = self.dispatched
+        if position >= limit:
+            return False
+        stretch = self._log.stretch(position, limit)
+        if stretch is None:  # deleted before it was dispatched
+            self._advance(max(self._log.first_offset, position))
+            return self.dispatched > position
+        at, why, runs, keys, count, last_offset, last_timestamp = dispatch_records(
+            stretch.data,
+            stretch.position,
+            stretch.end,
+            stretch.log_start,
+            STRETCH_BYTES,
+            self._delays_ms,
+            self._index is not None,
+            self._index_tags,
+        )
+        for topic, queue_id, first, entries in runs:
+            if topic not in self._foreign_topics:
+                self._queues.get_or_create(topic, queue_id).write(first, entries)
+        if self._index is not None and keys:
+            self._index.put(keys)
+        self.record_count += count
+        if count:
+            self.last_record, self.last_timestamp = last_offset, last_timestamp
+        if why == BLANK:
+            self._advance(stretch.log_start + self._log.file_size)
+        else:
+            self._advance(stretch.log_start + at)
+            if why != REACHED_END:
+                raise CorruptRecord(stretch.file, self.dispatched, REASONS[why])
+        return True
+
+    def _advance(self, dispatched: int) -> None:
+        self.dispatched = dispatched
+        self._words[DISPATCHED] = dispatched
+        if self._waiting:
+            with self._arrived:
+                self._arrived.notify_all()
+
+    def wait_for(self, arrived: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until dispatch makes a condition true; whether it did in time."""
+        with self._arrived:
+            self._waiting += 1
+            try:
+                return self._arrived.wait_for(lambda: arrived() or self._stopping, timeout_s) and arrived()
+            finally:
+                self._waiting -= 1
+
+    def wake(self) -> None:
+        """There is something to dispatch."""
+        self._bell.set()
+
+    def _run(self) -> None:
+        quiet = 0
+        while not self._stopping:
+            try:
+                worked = self.step(self.visible_end())
+            except Exception as error:
+                self.failure = error
+                _log.exception("dispatch stopped at offset %d", self.dispatched)
+                return
+            if worked:
+                quiet = 0
+            elif quiet < QUIET_ROUNDS:
+                quiet += 1
+                time.sleep(REST_S)
+            else:
+                self._sleep()
+                quiet = 0
+
+    def _sleep(self) -> None:
+        self._bell.clear()
+        self.idle = True
+        if self.dispatched >= self.visible_end() and not self._stopping:  # else a put came before it could see `idle`
+            self._bell.wait()
+        self.idle = False
+
+    def catch_up(self, limit: int, timeout_s: float) -> bool:
+        """Wait until everything before `limit` is dispatched; whether it was in time."""
+        self.wake()
+        return self.dispatched >= limit or self.wait_for(lambda: self.dispatched >= limit, timeout_s)
+
+    def close(self) -> None:
+        self._stopping = True
+        self.wake()
+        with self._arrived:
+            self._arrived.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()

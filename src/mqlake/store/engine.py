@@ -1,0 +1,328 @@
+"""The two sides of a store: `Engine` owns the stages of its one writer, `Follower` those of a reader.
+
+Both put the parts together that `MessageStore` uses, in the order in which they depend on each other, and take them
+apart again in the reverse order.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import ExitStack
+
+from mqlake.config import StoreConfig
+from mqlake.errors import OffsetOutOfRange, StoreClosed
+from mqlake.files.layout import Layout
+from mqlake.files.lock import StoreLock, writer_of
+from mqlake.files.mapped_file import sync_directory
+from mqlake.files.mapped_file_queue import MappedFileQueue
+from mqlake.files.pool import TransientPool
+from mqlake.files.positions import DISPATCHED, DURABLE, WRITER, Positions
+from mqlake.files.preallocation import Preallocator
+from mqlake.files.warm_ahead import WarmAhead
+from mqlake.logs.commit_log import CommitLog
+from mqlake.logs.consume_queues import BatchQueues, ConsumeQueues
+from mqlake.logs.key_index import KeyIndex
+from mqlake.logs.topic_table import TopicTable
+from mqlake.store.checkpoint import Checkpointer, CheckpointFile, write_rocket_checkpoint
+from mqlake.store.dispatch import Dispatcher
+from mqlake.store.flush import Committer, Flusher
+from mqlake.store.opening import batch_queue_file_size, note_index_numbers
+from mqlake.store.read import Reader
+from mqlake.store.recovery import cut_queues, cut_tail, find_end, newest_record_end, recover
+from mqlake.store.stats import StoreStats, TopicStats
+
+CLOSE_DISPATCH_S = 30.0
+POLL_S = 0.002
+_log = logging.getLogger(__name__)
+
+
+class _Side:
+    """What writer and reader have in common: the logs and the reader over them."""
+
+    def __init__(self, layout: Layout, config: StoreConfig, *, writable: bool) -> None:
+        self.layout = layout
+        self.config = config
+        log_size, queue_size = config.commit_log.file_size_bytes, config.consume_queue.file_size_bytes
+        slots, entries = config.index.slot_count, config.index.entry_count
+        assert log_size and queue_size and slots and entries, "sizes are resolved before a store is opened"
+        self.log_files = MappedFileQueue(layout.commit_log, log_size, writable=writable)
+        self.queues = ConsumeQueues(layout.consume_queues, queue_size, writable=writable)
+        self.index: KeyIndex | None = None
+        if config.index.enabled:
+            self.index = KeyIndex(layout.index, slots, entries, writable=writable)
+        self.log_files.load()
+        self.queues.load()
+        if self.index is not None:
+            self.index.load()
+
+    def _make_reader(self, log: CommitLog) -> None:
+        self.log = log
+        self.batch_queues = BatchQueues(
+            self.layout.batch_queues, batch_queue_file_size(self.layout), log.committed
+        )
+        self.reader = Reader(log, self.queues, self.batch_queues, self.index, self.readable_end)
+
+    def readable_end(self) -> int:
+        """Where readers of the log must stop."""
+        raise NotImplementedError
+
+    def refresh(self) -> None:
+        """Learn what another process did; nothing to do for the writer."""
+
+    def scan_range(self, start: int | None, end: int | None) -> tuple[int, int]:
+        """A byte range inside of the log; OffsetOutOfRange where it is not."""
+        first, stop = self.log.first_offset, self.readable_end()
+        for offset in (start, end):
+            if offset is not None and not first <= offset <= stop:
+                raise OffsetOutOfRange("commit log", offset, first, stop)
+        return first if start is None else start, stop if end is None else end
+
+
+class Engine(_Side):
+    """The writer: takes the lock, recovers, starts the threads; `close` undoes it all."""
+
+    def __init__(self, layout: Layout, config: StoreConfig) -> None:
+        with ExitStack() as undo:
+            self._lock = StoreLock(layout.lock)
+            undo.callback(self._lock.release)
+            for directory in (layout.commit_log, layout.consume_queues, layout.index, layout.config):
+                directory.mkdir(exist_ok=True)
+            layout.own.mkdir(exist_ok=True)
+            super().__init__(layout, config, writable=True)
+            self._recover()
+            note_index_numbers(layout, config)
+            self._mark_running()
+            self._start(undo)
+            undo.pop_all()
+
+    # ---- opening
+
+    def _recover(self) -> None:
+        self._checkpoint_file = CheckpointFile(self.layout.own_checkpoint)
+        self.recovery = recover(self.layout, self.log_files, self.queues, self._checkpoint_file.latest)
+        cut_tail(self.log_files, self.queues, self.recovery)
+        end = self.recovery.end.offset
+        self.positions = Positions.create(self.layout.positions)
+        self._make_reader(CommitLog(self.log_files, self.config.commit_log, end))
+        if self.index is not None:
+            if self.recovery.rebuilds:
+                self.index.destroy()
+            else:
+                self.index.resume()
+        self.dispatcher = Dispatcher(
+            self.log,
+            self.queues,
+            self.index,
+            self.positions.words,
+            start=self.recovery.trusted,
+            delays_ms=self.config.delays_ms,
+            index_tags=self.config.index.tags,
+            foreign_topics=frozenset(self.batch_queues.topics()),
+        )
+        while self.dispatcher.step(end):
+            pass
+        if self.recovery.rebuilds:
+            cut_queues(self.queues, self.log.first_offset)
+
+    def _mark_running(self) -> None:
+        """From here on an end without `close` is an unclean one: RocketMQ's mark for it."""
+        self.layout.abort.write_text(str(os.getpid()))
+        sync_directory(self.layout.root)
+
+    def _start(self, undo: ExitStack) -> None:
+        config = self.config
+        words = self.positions.words
+        self.topics = TopicTable(self._queue_count, self.queues.end_of)
+        self._pool = None
+        if config.pool.enabled:
+            self._pool = TransientPool(config.pool.buffer_count, self.log.file_size)
+            undo.callback(self._pool.close)
+        self._preallocator = Preallocator(
+            self.layout.spare, self.log.file_size, warm=config.memory.warm_files, lock=config.memory.lock_files
+        )
+        undo.callback(self._preallocator.close)
+        self._warm_ahead = None
+        if config.memory.warm_ahead_bytes and not config.pool.enabled and not config.flush.sync:
+            self._warm_ahead = WarmAhead(config.memory.warm_ahead_bytes)
+            undo.callback(self._warm_ahead.close)
+        self.log.open_for_writing(
+            self.topics,
+            self._preallocator,
+            self._pool,
+            self._warm_ahead,
+            words,
+            pool_fails_fast=config.pool.fail_fast,
+            unlock_full_files=config.memory.lock_files,
+        )
+        durable = self.recovery.trusted if self.recovery.reason == "checkpoint" else self.log.first_offset
+        self.flusher = Flusher(self.layout.root, self.log, config.flush, words, durable)
+        if config.flush.sync:
+            self.dispatcher.visible_end = lambda: self.flusher.durable
+            self.flusher.on_durable = self._wake_dispatcher
+            self.flusher.wait_until_durable(self.log.end)
+        self.positions.announce(self.log.end, self.flusher.durable, self.dispatcher.dispatched)
+        self.flusher.start()
+        self.dispatcher.start()
+        self._committer = None
+        if self._pool is not None:
+            self._committer = Committer(self.log, config.pool, self._wake_dispatcher, self.flusher.fail)
+        self._checkpointer = Checkpointer(config.flush, self.write_checkpoint)
+
+    def _queue_count(self, topic: str) -> int:
+        """How many queues messages without a queue id are spread over."""
+        return max([self.config.consume_queue.queues_per_topic, *(i + 1 for i in self.queues.queue_ids(topic))])
+
+    def _wake_dispatcher(self) -> None:
+        if self.dispatcher.idle:
+            self.dispatcher.wake()
+
+    # ---- running
+
+    def readable_end(self) -> int:
+        return self.flusher.durable if self.config.flush.sync else self.log.committed
+
+    def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
+        queue = self.queues.get(topic, queue_id)
+        return self.dispatcher.wait_for(lambda: queue.end > offset, timeout_s)
+
+    def write_checkpoint(self, *, clean: bool = False) -> None:
+        """Queues and index to the disk, then the checkpoints that say so. Never ahead of the log itself."""
+        dispatched = self.dispatcher.dispatched
+        last_record, timestamp = self.dispatcher.last_record, self.dispatcher.last_timestamp
+        if last_record < 0:
+            last_record, timestamp = self.recovery.end.last_record, self.recovery.end.last_timestamp
+        if last_record < 0 and self._checkpoint_file.latest is not None:
+            last_record = self._checkpoint_file.latest.last_record
+        self.flusher.wait_until_durable(dispatched)
+        for queue in self.queues.open_queues():
+            queue.sync()
+        if self.index is not None:
+            self.index.sync()
+        generation = self.positions.generation
+        self._checkpoint_file.write(dispatched, last_record, clean=clean, generation=generation)
+        if timestamp:
+            index_timestamp = timestamp if self.index is not None else 0
+            write_rocket_checkpoint(self.layout, timestamp, index_timestamp, dispatched)
+
+    def stats(self) -> StoreStats:
+        failure = self.flusher.failure or self.dispatcher.failure
+        return StoreStats(
+            first_offset=self.log.first_offset,
+            appended_end=self.log.end,
+            committed_end=self.log.committed,
+            durable_end=self.flusher.durable,
+            dispatched_end=self.dispatcher.dispatched,
+            file_size_bytes=self.log.file_size,
+            log_file_count=len(self.log_files.starts),
+            index_file_count=self.index.file_count if self.index else 0,
+            topic_count=len(self.reader.topics()),
+            sync_count=self.flusher.sync_count,
+            dispatched_count=self.dispatcher.record_count,
+            failure=str(failure) if failure else None,
+            recovery=self.recovery,
+            topics={
+                name: TopicStats(put_count=state.put_count, put_bytes=state.put_bytes)
+                for name, state in self.topics.states.items()
+            },
+        )
+
+    # ---- closing
+
+    def close(self) -> None:
+        """Refuse puts, let dispatch catch up, sync, checkpoint; what fails leaves `abort` in place."""
+        self.log.refuse(lambda: StoreClosed(self.layout.root))
+        if self._committer is not None:
+            self._committer.close()
+        durable = self.flusher.close()
+        caught_up = self.dispatcher.failure is None and self.dispatcher.catch_up(
+            self.dispatcher.visible_end(), CLOSE_DISPATCH_S
+        )
+        self.dispatcher.close()
+        self._checkpointer.close()
+        clean = durable and caught_up and self.dispatcher.dispatched >= self.log.end
+        if clean:
+            self.write_checkpoint(clean=True)
+        self._preallocator.close()
+        if self._warm_ahead is not None:
+            self._warm_ahead.close()
+        if self._pool is not None:
+            self._pool.close()
+        self.positions.close()
+        if clean:
+            self.layout.abort.unlink(missing_ok=True)
+            sync_directory(self.layout.root)
+        self.queues.close()
+        self.log_files.close()
+        self._lock.release()
+
+
+class Follower(_Side):
+    """A reader: takes no lock and writes nothing; follows the writer's live positions where there is a writer."""
+
+    def __init__(self, layout: Layout, config: StoreConfig) -> None:
+        super().__init__(layout, config, writable=False)
+        self._positions = Positions.open(layout.positions)
+        self._dispatched = 0
+        """What is dispatched is visible, and all that a reader sees."""
+        if not self._follow_writer():
+            trusted = newest_record_end(self.log_files, self.queues)
+            start = self.log_files.first_offset if trusted is None else trusted
+            self._dispatched = find_end(self.log_files, start).offset
+        self.queues.log_end = self._dispatched
+        self._make_reader(CommitLog(self.log_files, config.commit_log, self._dispatched))
+
+    def _follow_writer(self) -> bool:
+        """Take the ends from the live positions; False where nobody writes."""
+        if self._positions is None:
+            self._positions = Positions.open(self.layout.positions)
+        if self._positions is None:
+            return False
+        words = self._positions.words
+        if words[WRITER] == 0 or writer_of(self.layout.lock) != words[WRITER]:
+            return False
+        self._dispatched = words[DISPATCHED]
+        return True
+
+    def readable_end(self) -> int:
+        return self.log.committed
+
+    def refresh(self) -> None:
+        if self._positions is None and not self._follow_writer():
+            return
+        assert self._positions is not None
+        dispatched = self._positions.words[DISPATCHED]
+        if dispatched <= self._dispatched:
+            return
+        self._dispatched = self.log.end = self.log.committed = self.queues.log_end = dispatched
+        if dispatched > self.log_files.end_offset:
+            self.log_files.refresh()
+        if self.index is not None:
+            self.index.load()
+
+    def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            self.refresh()
+            if self.queues.get(topic, queue_id).end > offset:
+                return True
+            time.sleep(POLL_S)
+        return False
+
+    def stats(self) -> StoreStats:
+        return StoreStats(
+            first_offset=self.log.first_offset,
+            appended_end=self.log.end,
+            committed_end=self.log.committed,
+            durable_end=self._positions.words[DURABLE] if self._positions is not None else self.log.end,
+            dispatched_end=self._dispatched,
+            file_size_bytes=self.log.file_size,
+            log_file_count=len(self.log_files.starts),
+            index_file_count=self.index.file_count if self.index else 0,
+            topic_count=len(self.reader.topics()),
+        )
+
+    def close(self) -> None:
+        self.queues.close()
+        self.log_files.close()

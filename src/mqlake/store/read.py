@@ -1,0 +1,189 @@
+"""Queue offset -> entries -> records; look-ups by physical offset, message id, key and time.
+
+Every record is checked as it is copied out, CRC included: a damaged one is an error, never a message.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from struct import Struct
+from typing import NamedTuple
+
+from mqlake.codec.index_entry import key_hash, key_text
+from mqlake.codec.message_id import decode_message_id
+from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE
+from mqlake.errors import CorruptRecord, NoSuchMessage, OffsetOutOfRange, StoreError, UnknownTopic
+from mqlake.kernel import read_records
+from mqlake.kernel.types import REASONS
+from mqlake.logs.commit_log import CommitLog
+from mqlake.logs.consume_queue import ConsumeQueue
+from mqlake.logs.consume_queues import BatchQueues, ConsumeQueues
+from mqlake.logs.key_index import KeyIndex
+from mqlake.message import QueueOffset, StoredMessage
+
+MAX_READ_BYTES = 32 << 20
+"""One read returns no more than this, but at least one message."""
+END_OF_TIME = 2**63 - 1
+_INT64 = Struct(">q")
+_BORN_IPV6 = 0x10
+
+
+class QueueRange(NamedTuple):
+    """One queue and the half-open range of its messages that can be read."""
+
+    topic: str
+    queue_id: int
+    first_offset: QueueOffset
+    end_offset: QueueOffset
+
+    @property
+    def message_count(self) -> int:
+        return self.end_offset - self.first_offset
+
+
+class Reader:
+    """The reading side of a store, the same for its writer and for followers."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        batch_queues: BatchQueues,
+        index: KeyIndex | None,
+        readable_end: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._batch_queues = batch_queues
+        self._index = index
+        self._readable_end = readable_end
+        """Where readers of the log must stop."""
+
+    # ---- queues
+
+    def topics(self) -> list[str]:
+        return sorted({*self._queues.topics(), *self._batch_queues.topics()})
+
+    def queues(self, topic: str) -> list[QueueRange]:
+        ids = sorted({*self._queues.queue_ids(topic), *self._batch_queues.queue_ids(topic)})
+        if not ids:
+            raise UnknownTopic(topic, None, f"{len(self.topics())} topics: {', '.join(self.topics()[:8])}")
+        return [self.range_of(topic, queue_id) for queue_id in ids]
+
+    def range_of(self, topic: str, queue_id: int) -> QueueRange:
+        batch = self._batch_queues.get(topic, queue_id)
+        queue = batch if batch is not None else self._queues.get(topic, queue_id)
+        first = queue.first_offset(self._log.first_offset)
+        return QueueRange(topic, queue_id, QueueOffset(first), QueueOffset(max(first, queue.end)))
+
+    def read(self, topic: str, queue_id: int, start: int, limit: int, max_bytes: int) -> list[StoredMessage]:
+        """At most `limit` messages from `start` on; none at the queue's end."""
+        batch = self._batch_queues.get(topic, queue_id)
+        queue = batch if batch is not None else self._queues.get(topic, queue_id)
+        end = queue.end
+        first = queue.first_offset(self._log.first_offset)
+        if not first <= start <= end:
+            raise OffsetOutOfRange(f"{topic}, queue {queue_id}", start, first, end)
+        if batch is not None:
+            readable = self._readable_end()
+            entries = batch.entries_from(start, limit)
+            return [StoredMessage(self._log.record_at(entry.physical_offset, readable)) for entry in entries]
+        assert isinstance(queue, ConsumeQueue)
+        return self._read_entries(queue, start, min(end, start + limit), max_bytes)
+
+    def _read_entries(self, queue: ConsumeQueue, start: int, stop: int, max_bytes: int) -> list[StoredMessage]:
+        records: list[bytes] = []
+        readable = self._readable_end()
+        left = max_bytes
+        while start < stop and (left > 0 or not records):
+            entries = queue.entries(start, stop)
+            number, count = 0, len(entries) // ENTRY_SIZE
+            while number < count and (left > 0 or not records):
+                offset = ENTRY.unpack_from(entries, number * ENTRY_SIZE)[0]
+                stretch = self._log.stretch(offset, readable)
+                if stretch is None:
+                    raise OffsetOutOfRange("commit log", offset, self._log.first_offset, readable)
+                found, after, why = read_records(
+                    stretch.data, stretch.log_start, stretch.end, entries, number, left
+                )
+                records += found
+                left -= sum(map(len, found))
+                if why:
+                    if records:
+                        return list(map(StoredMessage, records))
+                    raise CorruptRecord(stretch.file, ENTRY.unpack_from(entries, after * ENTRY_SIZE)[0], REASONS[why])
+                if after == number:  # the next would pass max_bytes
+                    return list(map(StoredMessage, records))
+                number = after
+            if not count:
+                break
+            start += count
+        return list(map(StoredMessage, records))
+
+    # ---- look-ups
+
+    def get(self, at: int | str) -> StoredMessage:
+        """The message at a physical offset, or with a message id."""
+        if isinstance(at, int):
+            return StoredMessage(self._log.record_at(at, self._readable_end()))
+        host, offset = decode_message_id(at)
+        try:
+            message = StoredMessage(self._log.record_at(offset, self._readable_end()))
+        except OffsetOutOfRange as error:
+            raise NoSuchMessage(f"message id {at}", f"it names physical offset {offset}: {error}") from None
+        if message.fields.store_host != host:
+            raise NoSuchMessage(f"message id {at}", f"the message at {offset} was stored by {message.store_host}")
+        return message
+
+    def find_offsets(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, *, tag: bool) -> list[int]:
+        """Physical offsets that the index names for a key, rising; other keys of the same hash among them."""
+        if self._index is None:
+            return []
+        return sorted(set(self._index.find(key_hash(key_text(topic, key, tag=tag)), begin_ms, end_ms, limit)))
+
+    def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, *, tag: bool) -> list[StoredMessage]:
+        """The newest `limit` messages that really have a key, in log order."""
+        candidates = limit
+        while True:
+            offsets = self.find_offsets(topic, key, candidates, begin_ms, end_ms, tag=tag)
+            found = [m for m in map(self._candidate, offsets) if m is not None and _matches(m, topic, key, tag)]
+            found = [m for m in found if begin_ms <= m.store_timestamp <= end_ms]
+            if len(found) >= limit or len(offsets) < candidates:
+                return found[-limit:]
+            candidates *= 4  # other keys of the same hash took places
+
+    def _candidate(self, offset: int) -> StoredMessage | None:
+        """What the index points at; None where the log no longer, or not yet, has it."""
+        try:
+            return StoredMessage(self._log.record_at(offset, self._readable_end()))
+        except StoreError:
+            return None
+
+    def seek_time(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset:
+        """The first message of a queue stored at or after a time; the queue's end where there is none."""
+        queue = self._queues.get(topic, queue_id)
+        first, end = queue.first_offset(self._log.first_offset), queue.end
+        files, log_files = queue.files, self._log.files
+
+        def timestamp_of(number: int) -> int:
+            entry_file = files.file_at(number * ENTRY_SIZE)
+            if entry_file is None:
+                return 0
+            offset = _INT64.unpack_from(entry_file.pages, number * ENTRY_SIZE - entry_file.start)[0]
+            file = log_files.file_at(offset)
+            if file is None:
+                return 0
+            at = offset - file.start
+            wide = file.pages[at + 39] & _BORN_IPV6
+            return int(_INT64.unpack_from(file.pages, at + (68 if wide else 56))[0])
+
+        return QueueOffset(first + bisect_left(range(first, end), timestamp_ms, key=timestamp_of))
+
+
+def _matches(message: StoredMessage, topic: str, key: str, tag: bool) -> bool:
+    if message.topic != topic:
+        return False
+    if tag:
+        return message.tags == key
+    return key in message.keys or message.properties.get("UNIQ_KEY") == key

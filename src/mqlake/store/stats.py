@@ -1,0 +1,48 @@
+"""Counters and positions of a store, as `MessageStore.stats` gives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mqlake.files.mapped_file import mapped
+from mqlake.kernel import KERNEL
+from mqlake.store.recovery import Recovery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicStats:
+    """What was put to one topic since the store was opened."""
+
+    put_count: int
+    put_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStats:
+    """A store at one moment. Offsets count bytes of the commit log."""
+
+    first_offset: int
+    appended_end: int
+    """Where the log ends; with the transient pool, part of it is in memory only."""
+    committed_end: int
+    durable_end: int
+    dispatched_end: int
+    file_size_bytes: int
+    log_file_count: int
+    index_file_count: int
+    topic_count: int
+    sync_count: int = 0
+    dispatched_count: int = 0
+    """Records dispatched since the store was opened."""
+    failure: str | None = None
+    """Why the store takes no more messages, or no longer dispatches; None while all is well."""
+    recovery: Recovery | None = None
+    """What opening found; None for a reader."""
+    topics: dict[str, TopicStats] = field(default_factory=dict)
+    mapped_file_count: int = field(default_factory=lambda: mapped.files)
+    mapped_bytes: int = field(default_factory=lambda: mapped.bytes)
+    kernel: str = KERNEL
+
+    @property
+    def dispatch_lag_bytes(self) -> int:
+        return self.committed_end - self.dispatched_end

@@ -1,0 +1,8 @@
+package org.mqlake.interop;
+
+import org.apache.rocketmq.store.MessageExtBrokerInner;
+
+/** The message type that a broker hands to its store; its package differs between the releases. */
+final class BrokerMessage extends MessageExtBrokerInner {
+    private static final long serialVersionUID = 1L;
+}
