@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mqlake.codec.host import pack_host
+from mqlake.kernel.hosts import pack_host
 from mqlake.codec.index_entry import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from mqlake.errors import InvalidConfig, InvalidMessage
 
@@ -169,17 +169,11 @@ class PoolConfig:
 class MemoryConfig:
     """Pages made ready before they are written."""
 
-    warm_ahead_bytes: int = 16 * MIB
-    """How far ahead of the writer pages are made writable; 0 turns it off."""
-
     warm_files: bool = False
     """Make all pages of a log file writable before it is used (warmMapedFileEnable)."""
 
     lock_files: bool = False
     """Lock log files in memory while they are written (RocketMQ does so with warmMapedFileEnable)."""
-
-    def __post_init__(self) -> None:
-        _require("warm_ahead_bytes", self.warm_ahead_bytes, 0, 2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +210,7 @@ class StoreConfig:
         for name, text in properties.items():
             setting = SETTINGS.get(name)
             if setting is None:
-                if name not in known:
+                if name not in known and "." not in name:  # a dotted name is another tool's: no setter has one
                     raise InvalidConfig(name, text, "no RocketMQ has such a setting; correct its name or leave it out")
                 continue
             section, key, parse = setting

@@ -15,6 +15,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 from mqlake.errors import BadFile, DiskFull
@@ -99,18 +100,25 @@ class MappedFile:
             left = left[written:]
             position += written
 
-    def zero_from(self, position: int) -> None:
-        """Make everything behind `position` zero, writing only where it is not, and passing over holes."""
-        zeroes = bytes(1 << 20)
+    def data_ranges(self, position: int) -> Iterator[tuple[int, int]]:
+        """The ranges behind `position` that may hold something: holes, and blocks never written, are passed over."""
         while position < self.size:
             try:
                 position = os.lseek(self.descriptor, position, os.SEEK_DATA)
+                stop = min(os.lseek(self.descriptor, position, os.SEEK_HOLE), self.size)
             except OSError:  # nothing but a hole is left
                 return
-            stop = min(self.size, position + len(zeroes))
-            if self.pages[position:stop] != zeroes[: stop - position]:
-                self.write_at(position, zeroes[: stop - position])
+            yield position, stop
             position = stop
+
+    def zero_from(self, position: int) -> None:
+        """Make everything behind `position` zero, writing only where it is not."""
+        zeroes = bytes(1 << 20)
+        for start, end in self.data_ranges(position):
+            for at in range(start, end, len(zeroes)):
+                size = min(end - at, len(zeroes))
+                if self.pages[at : at + size] != zeroes[:size]:
+                    self.write_at(at, zeroes[:size])
 
     def sync(self) -> None:
         """Bring all that was written to the disk."""

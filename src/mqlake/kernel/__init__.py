@@ -27,19 +27,21 @@ else:
         KERNEL = "pure"
         warnings.warn(f"mqlake runs on its plain Python kernel, many times slower ({reason})", RuntimeWarning, stacklevel=2)
 
+Appender = chosen.Appender
+Message = chosen.Message
+PutReceipt = chosen.PutReceipt
+StoredRecord = chosen.StoredRecord
+TopicState = chosen.TopicState
 check_record = chosen.check_record
 count_valid_entries = chosen.count_valid_entries
 crc32 = chosen.crc32
 decode_properties = chosen.decode_properties
-decode_record = chosen.decode_record
 dispatch_records = chosen.dispatch_records
 encode_record = chosen.encode_record
 find_index_key = chosen.find_index_key
 find_record = chosen.find_record
 java_hash = chosen.java_hash
 lock_memory = chosen.lock_memory
-place_record = chosen.place_record
-place_records = chosen.place_records
 populate = chosen.populate
 put_index_keys = chosen.put_index_keys
 read_records = chosen.read_records

@@ -1,34 +1,151 @@
-from mqlake.kernel.types import Dispatched, Encodable, Readable, RecordFields, Writable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from mqlake.kernel.types import Dispatched, Readable, Writable
+
+class Message:
+    topic: str
+    body: bytes
+    queue_id: int | None
+    properties: dict[str, str]
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: str | None
+    reconsume_times: int
+    prepared_offset: int
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp: int | None = None,
+        born_host: str | None = None,
+        reconsume_times: int = 0,
+        prepared_offset: int = 0,
+    ) -> None: ...
+    @property
+    def tags(self) -> str | None: ...
+    @property
+    def keys(self) -> list[str]: ...
+
+class PutReceipt:
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    size: int
+    store_timestamp: int
+    durability: Any
+    store_host: bytes
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        physical_offset: int,
+        size: int,
+        store_timestamp: int,
+        durability: Any,
+        store_host: bytes,
+    ) -> None: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def message_id(self) -> str: ...
+
+class StoredRecord:
+    record: bytes
+    def __init__(self, record: bytes) -> None: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def properties(self) -> dict[str, str]: ...
+    @property
+    def tags(self) -> str | None: ...
+    @property
+    def keys(self) -> list[str]: ...
+    @property
+    def raw_body(self) -> bytes: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def queue_offset(self) -> int: ...
+    @property
+    def physical_offset(self) -> int: ...
+    @property
+    def flag(self) -> int: ...
+    @property
+    def sys_flag(self) -> int: ...
+    @property
+    def born_timestamp(self) -> int: ...
+    @property
+    def store_timestamp(self) -> int: ...
+    @property
+    def born_address(self) -> bytes: ...
+    @property
+    def store_address(self) -> bytes: ...
+    @property
+    def reconsume_times(self) -> int: ...
+    @property
+    def prepared_offset(self) -> int: ...
+    @property
+    def body_crc(self) -> int: ...
+
+class TopicState:
+    name: str
+    queue_count: int
+    turn: int
+    next_offsets: dict[int, int]
+    put_count: int
+    put_bytes: int
+    def __init__(self, name: str, queue_count: int) -> None: ...
+
+class Appender:
+    end: int
+    file_start: int
+    position: int
+    on_slow: Callable[[int, int], None] | None
+    states: dict[str, TopicState]
+    def __init__(
+        self, end: int, store_host: bytes, max_body: int, append_crc: bool, slow_ns: int, words: Writable | None
+    ) -> None: ...
+    def open(self, target: Writable, file_start: int, position: int) -> None: ...
+    def close(self) -> None: ...
+    def reopen(self) -> None: ...
+    def size_of(self, message: Message) -> int: ...
+    def append(
+        self, message: Message, durability: Any, numbered_lights: bool = False, while_closed: bool = False
+    ) -> PutReceipt | None: ...
+    def append_many(self, messages: Sequence[Message], durability: Any) -> list[PutReceipt] | None: ...
+
+Kind = TypeVar("Kind", bound=StoredRecord)
+
 
 def crc32(data: Readable, value: int = 0) -> int: ...
 def java_hash(text: str, seed: int = 0) -> int: ...
 def encode_record(
-    message: Encodable, queue_id: int, store_host: bytes, max_body: int, append_crc: bool
-) -> bytes: ...
-def place_record(
-    target: Writable,
-    position: int,
-    record: bytes,
+    message: Message,
+    queue_id: int,
     queue_offset: int,
     physical_offset: int,
     store_timestamp: int,
+    store_host: bytes,
     append_crc: bool,
-) -> None: ...
-def place_records(
-    target: Writable,
-    position: int,
-    records: list[bytes],
-    queue_offsets: list[int],
-    physical_offset: int,
-    store_timestamp: int,
-    append_crc: bool,
-) -> None: ...
+) -> bytes: ...
 def check_record(data: Readable, position: int, end: int, physical_offset: int, check_crc: bool) -> int: ...
 def walk_records(
     log: Readable, position: int, end: int, log_start: int, check_crc: bool
 ) -> tuple[int, int, int, int, int]: ...
 def find_record(data: Readable, position: int, end: int, log_start: int, check_crc: bool = True) -> int: ...
-def decode_record(record: bytes) -> RecordFields: ...
 def decode_properties(data: Readable) -> dict[str, str]: ...
 def dispatch_records(
     log: Readable,
@@ -42,8 +159,8 @@ def dispatch_records(
 ) -> Dispatched: ...
 def count_valid_entries(entries: Readable, log_end: int) -> int: ...
 def read_records(
-    log: Readable, log_start: int, readable: int, entries: Readable, first: int, max_bytes: int
-) -> tuple[list[bytes], int, int]: ...
+    log: Readable, log_start: int, readable: int, entries: Readable, first: int, max_bytes: int, kind: type[Kind]
+) -> tuple[list[Kind], int, int]: ...
 def put_index_keys(index: Writable, slot_count: int, entry_count: int, keys: Readable, first: int) -> int: ...
 def find_index_key(
     index: Readable,

@@ -2,13 +2,17 @@
 """The hot loops of the store, compiled: functions over buffers, one file a subject.
 
 Every function has a plain twin of the same name in `mqlake.kernel.reference`, which defines what it does; property
-tests hold the two together, on random and on malformed input. Nothing here opens a file, takes a lock or keeps state.
+tests hold the two together, on random and on malformed input. Nothing here opens a file or takes a lock; the only state
+is the write position of the log, because it is what a put moves.
 A length found in a record is checked against the bytes at hand before it moves a cursor. Loops over many records
 release the interpreter lock.
 """
 
 include "bytes.pxi"       # big-endian numbers, buffers, CRC, Java's string hash
-include "record.pxi"      # one record: encode, place, check, decode
+include "record.pxi"      # one record: its parts, and whether it holds
+include "message.pxi"     # the values: a message, a receipt, a stored record
+include "encode.pxi"      # a message as a record
+include "append.pxi"      # the inside of a put
 include "find.pxi"        # the next whole record behind damage
 include "dispatch.pxi"    # a stretch of the log -> consume-queue entries and index keys
 include "queue.pxi"       # consume-queue entries: how many hold, the records they point at

@@ -150,7 +150,7 @@ cdef void wanted_properties(const uint8_t* at, Py_ssize_t size, Wanted* w) noexc
     cdef const uint8_t* middle
     cdef const uint8_t* value
     cdef Py_ssize_t name_size, value_size
-    w.tags_size = w.keys_size = w.unique_key_size = w.delay_size = w.light_names_size = w.light_offsets_size = 0
+    memset(w, 0, sizeof(Wanted))
     while at < end:
         stop = next_property(at, end, &middle)
         if middle != NULL:

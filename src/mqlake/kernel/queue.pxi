@@ -30,10 +30,11 @@ def count_valid_entries(entries, int64_t log_end):
     return count
 
 
-def read_records(log, int64_t log_start, Py_ssize_t readable, entries, Py_ssize_t first, int64_t max_bytes):
+def read_records(log, int64_t log_start, Py_ssize_t readable, entries, Py_ssize_t first, int64_t max_bytes, kind):
     """Copy out the records that entries point at, from entry `first` on, while they lie in this stretch of the log.
 
     `log` holds the log from offset `log_start` on, `readable` bytes of it. Every record is checked, CRC included.
+    `kind` is the class, a StoredRecord, that they are made into.
     Returns the records, the entry where reading stopped, and why: 0 (all read, the next lies outside, or `max_bytes`
     are full; one record always fits) or the code of `check_record` for the record that is damaged.
     """
@@ -46,6 +47,8 @@ def read_records(log, int64_t log_start, Py_ssize_t readable, entries, Py_ssize_
     cdef Py_ssize_t total
     cdef const uint8_t* entry
     cdef list found = []
+    if not issubclass(kind, StoredRecord):
+        raise TypeError(f"{kind!r} is no StoredRecord")
     PyObject_GetBuffer(log, &log_view, PyBUF_SIMPLE)
     try:
         PyObject_GetBuffer(entries, &entry_view, PyBUF_SIMPLE)
@@ -61,7 +64,7 @@ def read_records(log, int64_t log_start, Py_ssize_t readable, entries, Py_ssize_
                 result = parse(<const uint8_t*> log_view.buf + at, readable - at, log_start + at, True, &record)
                 if result != size:
                     return found, first, result if result < 0 else BAD_SIZE
-                found.append(PyBytes_FromStringAndSize(<const char*> log_view.buf + at, size))
+                found.append(stored_record(kind, <const uint8_t*> log_view.buf + at, &record))
                 taken += size
                 first += 1
         finally:

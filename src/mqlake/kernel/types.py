@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from mmap import mmap
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 Readable = bytes | bytearray | memoryview | mmap
 Writable = bytearray | memoryview | mmap
@@ -30,31 +29,8 @@ REASONS = {
 }
 
 
-class Encodable(Protocol):
-    """What the encoder needs to know of a message: mqlake.message.Message has it."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def body(self) -> bytes: ...
-    @property
-    def properties(self) -> Mapping[str, str]: ...
-    @property
-    def flag(self) -> int: ...
-    @property
-    def sys_flag(self) -> int: ...
-    @property
-    def born_timestamp(self) -> int: ...
-    @property
-    def born_address(self) -> bytes: ...
-    @property
-    def reconsume_times(self) -> int: ...
-    @property
-    def prepared_offset(self) -> int: ...
-
-
 class RecordFields(NamedTuple):
-    """The fields of one record in decode_record's order; hosts packed, body and properties as places in the record."""
+    """The fields of one record; hosts packed, body and properties as places in the record."""
 
     queue_id: int
     flag: int

@@ -29,6 +29,12 @@ class ConsumeQueues:
         """Learn which queues there are; folders that are no queue's are passed over, as RocketMQ does."""
         self._known = dict(_list_queues(self.directory))
 
+    def trust_up_to(self, log_end: int) -> None:
+        """The log ends here: queues that were opened before this was known are looked at again."""
+        self.log_end = log_end
+        with self._lock:
+            self._open.clear()
+
     def topics(self) -> list[str]:
         if not self._writable:
             self.load()

@@ -23,8 +23,12 @@ KEY = struct.Struct("<iqq")
 class KeyIndex:
     """The index files of a store, oldest first. Names are the time of making, 17 digits, in the local time zone."""
 
-    def __init__(self, directory: Path, slot_count: int, entry_count: int, *, writable: bool) -> None:
+    def __init__(
+        self, directory: Path, slot_count: int, entry_count: int, *, writable: bool, reserve: bool = True
+    ) -> None:
+        """`reserve`: a new file gets real blocks, so that a full disk refuses it and no write into it can fail."""
         self._directory = directory
+        self._reserve = reserve
         self.slot_count = slot_count
         self.entry_count = entry_count
         self._file_size = index_file_size(slot_count, entry_count)
@@ -88,7 +92,7 @@ class KeyIndex:
         name = datetime.datetime.now().strftime("%Y%m%d%H%M%S%f")[:17]
         if self._files and name <= self._files[-1].path.name:
             name = f"{int(self._files[-1].path.name) + 1:017d}"  # two files within a millisecond
-        file = MappedFile.create(self._directory / name, 0, self._file_size, reserve=True)
+        file = MappedFile.create(self._directory / name, 0, self._file_size, reserve=self._reserve)
         if self._files:
             header = self._header(self._files[-1])
             times, offsets = (header.end_timestamp,) * 2, (header.end_offset,) * 2

@@ -1,7 +1,7 @@
 """What the log must know of each topic to number the next message of a queue.
 
-A queue's next number is learnt from its consume queue when the queue is first written, and counted here from then on:
-here the log is ahead, the queue on disk follows with dispatch.
+A queue's next number is learnt from its consume queue when the queue is first written, and counted by the appender
+from then on: there the log is ahead, the queue on disk follows with dispatch.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 
 from mqlake.errors import InvalidMessage
+from mqlake.kernel import Message, TopicState
 
 MAX_TOPIC_BYTES = 127
 MAX_RETRY_TOPIC_BYTES = 255
@@ -17,39 +18,43 @@ RETRY_PREFIX = "%RETRY%"
 ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
-class TopicState:
-    """One topic: its queues' next numbers, whose turn it is, and what was put since the store was opened."""
-
-    __slots__ = ("name", "next_offsets", "put_bytes", "put_count", "queue_count", "turn")
-
-    def __init__(self, name: str, queue_count: int) -> None:
-        self.name = name
-        self.queue_count = queue_count
-        self.turn = 0
-        self.next_offsets: dict[int, int] = {}
-        self.put_count = 0
-        self.put_bytes = 0
-
-
 class TopicTable:
-    """All topics written since the store was opened."""
+    """All topics written since the store was opened, as the appender sees them."""
 
-    def __init__(self, queue_count: Callable[[str], int], queue_end: Callable[[str, int], int]) -> None:
+    def __init__(
+        self,
+        queue_count: Callable[[str], int],
+        queue_end: Callable[[str, int], int],
+        foreign_topics: frozenset[str],
+    ) -> None:
         """`queue_count` says how many queues a topic has, `queue_end` where one ends on disk."""
         self._queue_count = queue_count
         self._queue_end = queue_end
+        self._foreign_topics = foreign_topics
         self.states: dict[str, TopicState] = {}
 
-    def add(self, topic: str) -> TopicState:
-        """The state of a topic that is written for the first time; InvalidMessage for a name RocketMQ refuses."""
-        require_topic(topic)
-        return self.add_unchecked(topic)
+    def prepare(self, message: Message) -> None:
+        """Make the appender know a message's topic and queue; InvalidMessage for a name that RocketMQ refuses."""
+        if message.topic not in self.states:
+            require_topic(message.topic)
+            if message.topic in self._foreign_topics:
+                raise InvalidMessage("topic", repr(message.topic), "a topic without batch queues: they are read only here")
+        state = self.state(message.topic)
+        if message.queue_id is not None and 0 <= message.queue_id < 1 << 31:
+            self.next_offset(state, message.queue_id)
 
-    def add_unchecked(self, topic: str) -> TopicState:
-        return self.states.setdefault(topic, TopicState(topic, self._queue_count(topic)))
+    def state(self, topic: str) -> TopicState:
+        """A topic's state; a new one knows the next numbers of all queues that take turns."""
+        state = self.states.get(topic)
+        if state is None:
+            state = TopicState(topic, self._queue_count(topic))
+            for queue_id in range(state.queue_count):
+                self.next_offset(state, queue_id)
+            self.states[topic] = state
+        return state
 
     def next_offset(self, state: TopicState, queue_id: int) -> int:
-        """The number that the next message of a queue gets. Called under the log's lock."""
+        """The number that the next message of a queue gets."""
         offset = state.next_offsets.get(queue_id)
         if offset is None:
             offset = state.next_offsets[queue_id] = self._queue_end(state.name, queue_id)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 from mqlake.config import StoreConfig
 from mqlake.errors import OffsetOutOfRange, StoreClosed
@@ -18,10 +20,9 @@ from mqlake.files.lock import StoreLock, writer_of
 from mqlake.files.mapped_file import sync_directory
 from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.files.pool import TransientPool
-from mqlake.files.positions import DISPATCHED, DURABLE, WRITER, Positions
+from mqlake.files.positions import DISPATCHED, DURABLE, GENERATION, WRITER, Positions
 from mqlake.files.preallocation import Preallocator
-from mqlake.files.warm_ahead import WarmAhead
-from mqlake.logs.commit_log import CommitLog
+from mqlake.logs.commit_log import CommitLog, LogWriter
 from mqlake.logs.consume_queues import BatchQueues, ConsumeQueues
 from mqlake.logs.key_index import KeyIndex
 from mqlake.logs.topic_table import TopicTable
@@ -30,7 +31,7 @@ from mqlake.store.dispatch import Dispatcher
 from mqlake.store.flush import Committer, Flusher
 from mqlake.store.opening import batch_queue_file_size, note_index_numbers
 from mqlake.store.read import Reader
-from mqlake.store.recovery import cut_queues, cut_tail, find_end, newest_record_end, recover
+from mqlake.store.recovery import cut_queues, cut_tail, recover
 from mqlake.store.stats import StoreStats, TopicStats
 
 CLOSE_DISPATCH_S = 30.0
@@ -58,7 +59,6 @@ class _Side:
             self.index.load()
 
     def _make_reader(self, log: CommitLog) -> None:
-        self.log = log
         self.batch_queues = BatchQueues(
             self.layout.batch_queues, batch_queue_file_size(self.layout), log.committed
         )
@@ -105,7 +105,11 @@ class Engine(_Side):
         cut_tail(self.log_files, self.queues, self.recovery)
         end = self.recovery.end.offset
         self.positions = Positions.create(self.layout.positions)
-        self._make_reader(CommitLog(self.log_files, self.config.commit_log, end))
+        self._pool = None
+        if self.config.pool.enabled:
+            self._pool = TransientPool(self.config.pool.buffer_count, self.log_files.file_size)
+        self.log = LogWriter(self.log_files, self.config.commit_log, end, self.positions.words, pool=self._pool)
+        self._make_reader(self.log)
         if self.index is not None:
             if self.recovery.rebuilds:
                 self.index.destroy()
@@ -124,7 +128,7 @@ class Engine(_Side):
         while self.dispatcher.step(end):
             pass
         if self.recovery.rebuilds:
-            cut_queues(self.queues, self.log.first_offset)
+            cut_queues(self.queues)
 
     def _mark_running(self) -> None:
         """From here on an end without `close` is an unclean one: RocketMQ's mark for it."""
@@ -134,25 +138,15 @@ class Engine(_Side):
     def _start(self, undo: ExitStack) -> None:
         config = self.config
         words = self.positions.words
-        self.topics = TopicTable(self._queue_count, self.queues.end_of)
-        self._pool = None
-        if config.pool.enabled:
-            self._pool = TransientPool(config.pool.buffer_count, self.log.file_size)
-            undo.callback(self._pool.close)
+        foreign_topics = frozenset(self.batch_queues.topics())
+        self.topics = TopicTable(self._queue_count, self.queues.end_of, foreign_topics)
         self._preallocator = Preallocator(
             self.layout.spare, self.log.file_size, warm=config.memory.warm_files, lock=config.memory.lock_files
         )
         undo.callback(self._preallocator.close)
-        self._warm_ahead = None
-        if config.memory.warm_ahead_bytes and not config.pool.enabled and not config.flush.sync:
-            self._warm_ahead = WarmAhead(config.memory.warm_ahead_bytes)
-            undo.callback(self._warm_ahead.close)
-        self.log.open_for_writing(
+        self.log.open(
             self.topics,
             self._preallocator,
-            self._pool,
-            self._warm_ahead,
-            words,
             pool_fails_fast=config.pool.fail_fast,
             unlock_full_files=config.memory.lock_files,
         )
@@ -245,8 +239,6 @@ class Engine(_Side):
         if clean:
             self.write_checkpoint(clean=True)
         self._preallocator.close()
-        if self._warm_ahead is not None:
-            self._warm_ahead.close()
         if self._pool is not None:
             self._pool.close()
         self.positions.close()
@@ -259,45 +251,82 @@ class Engine(_Side):
 
 
 class Follower(_Side):
-    """A reader: takes no lock and writes nothing; follows the writer's live positions where there is a writer."""
+    """A reader: takes no lock and writes nothing; follows the writer's live positions where there is a writer.
+
+    Where nobody writes and the last stop was unclean, queues and index cannot be believed. The reader then makes its
+    own from the log, in a temporary folder, and serves what recovery would: the store itself stays as it is.
+    """
 
     def __init__(self, layout: Layout, config: StoreConfig) -> None:
         super().__init__(layout, config, writable=False)
-        self._positions = Positions.open(layout.positions)
+        self._positions: Positions | None = None
+        self._generation = 0
+        self._following = False
+        self._own_files: tempfile.TemporaryDirectory[str] | None = None
         self._dispatched = 0
         """What is dispatched is visible, and all that a reader sees."""
-        if not self._follow_writer():
-            trusted = newest_record_end(self.log_files, self.queues)
-            start = self.log_files.first_offset if trusted is None else trusted
-            self._dispatched = find_end(self.log_files, start).offset
-        self.queues.log_end = self._dispatched
-        self._make_reader(CommitLog(self.log_files, config.commit_log, self._dispatched))
+        if self._follow_writer():
+            self.queues.trust_up_to(self._dispatched)
+        else:
+            self._look_at_files()
+        self.log = CommitLog(self.log_files, self._dispatched)
+        self._make_reader(self.log)
+        if self._own_files is not None:
+            self._dispatch_to_own_files()
+
+    def _look_at_files(self) -> None:
+        recovery = recover(self.layout, self.log_files, self.queues, CheckpointFile(self.layout.own_checkpoint).latest)
+        self._dispatched = recovery.end.offset
+        if recovery.rebuilds:
+            self._own_files = tempfile.TemporaryDirectory(prefix="mqlake-")
+            root = Path(self._own_files.name)
+            self.queues = ConsumeQueues(root / "consumequeue", self.queues.file_size, writable=True)
+            if self.index is not None:
+                numbers = self.index.slot_count, self.index.entry_count
+                self.index = KeyIndex(root / "index", *numbers, writable=True, reserve=False)
+        self.queues.trust_up_to(self._dispatched)
+
+    def _dispatch_to_own_files(self) -> None:
+        dispatcher = Dispatcher(
+            self.log,
+            self.queues,
+            self.index,
+            memoryview(bytearray(4096)).cast("q"),
+            start=self.log.first_offset,
+            delays_ms=self.config.delays_ms,
+            index_tags=self.config.index.tags,
+            foreign_topics=frozenset(self.batch_queues.topics()),
+        )
+        while dispatcher.step(self._dispatched):
+            pass
 
     def _follow_writer(self) -> bool:
-        """Take the ends from the live positions; False where nobody writes."""
+        """Begin to follow the writer, if there is one: the lock says so, for the positions outlive a crash."""
         if self._positions is None:
             self._positions = Positions.open(self.layout.positions)
         if self._positions is None:
             return False
         words = self._positions.words
-        if words[WRITER] == 0 or writer_of(self.layout.lock) != words[WRITER]:
-            return False
-        self._dispatched = words[DISPATCHED]
-        return True
+        if words[GENERATION] == self._generation:  # the same writer as when this was last asked
+            return self._following
+        self._generation = words[GENERATION]
+        self._following = words[WRITER] != 0 and writer_of(self.layout.lock) == words[WRITER]
+        if self._following:
+            self._dispatched = words[DISPATCHED]
+        return self._following
 
     def readable_end(self) -> int:
         return self.log.committed
 
     def refresh(self) -> None:
-        if self._positions is None and not self._follow_writer():
+        if self._own_files is not None or not self._follow_writer():
             return
         assert self._positions is not None
         dispatched = self._positions.words[DISPATCHED]
-        if dispatched <= self._dispatched:
+        if dispatched <= self.log.committed:
             return
-        self._dispatched = self.log.end = self.log.committed = self.queues.log_end = dispatched
-        if dispatched > self.log_files.end_offset:
-            self.log_files.refresh()
+        self._dispatched = self.queues.log_end = dispatched
+        self.log.follow(dispatched)
         if self.index is not None:
             self.index.load()
 
@@ -313,9 +342,9 @@ class Follower(_Side):
     def stats(self) -> StoreStats:
         return StoreStats(
             first_offset=self.log.first_offset,
-            appended_end=self.log.end,
+            appended_end=self.log.committed,
             committed_end=self.log.committed,
-            durable_end=self._positions.words[DURABLE] if self._positions is not None else self.log.end,
+            durable_end=self._positions.words[DURABLE] if self._positions is not None else self.log.committed,
             dispatched_end=self._dispatched,
             file_size_bytes=self.log.file_size,
             log_file_count=len(self.log_files.starts),
@@ -326,3 +355,5 @@ class Follower(_Side):
     def close(self) -> None:
         self.queues.close()
         self.log_files.close()
+        if self._own_files is not None:
+            self._own_files.cleanup()

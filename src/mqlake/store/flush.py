@@ -23,7 +23,7 @@ from pathlib import Path
 from mqlake.config import FlushConfig, PoolConfig
 from mqlake.errors import FlushTimeout, StoreFailed
 from mqlake.files.positions import DURABLE
-from mqlake.logs.commit_log import CommitLog
+from mqlake.logs.commit_log import LogWriter
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class _Waiter:
 class Flusher:
     """Brings the log to the disk: on demand (group commit) and, with sync off, every now and then."""
 
-    def __init__(self, root: Path, log: CommitLog, config: FlushConfig, words: memoryview, durable: int) -> None:
+    def __init__(self, root: Path, log: LogWriter, config: FlushConfig, words: memoryview, durable: int) -> None:
         self._root = root
         self._log = log
         self._config = config
@@ -148,12 +148,12 @@ class Flusher:
         """Latch: from here on nothing is acknowledged and no put is taken."""
         _log.error("sync of the commit log failed: %s", error)
         self._hand_over(self.durable, StoreFailed(self._root, error.strerror or str(error)))
+        self._log.refuse(self._failed)
 
     def _hand_over(self, durable: int, failure: StoreFailed | None) -> None:
         with self._mutex:
             if failure is not None and self.failure is None:
                 self.failure = failure
-                self._log.refusal = self._failed
             self.durable = durable
             self._words[DURABLE] = durable
             over = self._waiters if self.failure else [w for w in self._waiters if w.end <= durable]
@@ -233,7 +233,7 @@ class Flusher:
 class Committer:
     """With the transient pool: brings buffers to the files, so that what was put can be read."""
 
-    def __init__(self, log: CommitLog, config: PoolConfig, on_commit: Callable[[], None], on_error: Callable[[OSError], None]) -> None:
+    def __init__(self, log: LogWriter, config: PoolConfig, on_commit: Callable[[], None], on_error: Callable[[OSError], None]) -> None:
         self._log = log
         self._config = config
         self._on_commit = on_commit

@@ -27,7 +27,7 @@ from mqlake.config import (
     StoreConfig,
 )
 from mqlake.errors import InvalidConfig, InvalidMessage, ReadOnlyStore, StoreClosed
-from mqlake.message import Durability, Message, PhysicalOffset, PutReceipt, QueueOffset, StoredMessage
+from mqlake.message import Durability, Message, PutReceipt, StoredMessage
 from mqlake.store.engine import Engine, Follower
 from mqlake.store.opening import find_store, resolve
 from mqlake.store.read import END_OF_TIME, MAX_READ_BYTES, QueueRange
@@ -199,7 +199,7 @@ class MessageStore:
         self._side.refresh()
         return self._reader.find(topic, key, limit, begin_ms, end_ms, tag=tag)
 
-    def seek_time(self, topic: str, timestamp_ms: int, *, queue_id: int = 0) -> QueueOffset:
+    def seek_time(self, topic: str, timestamp_ms: int, *, queue_id: int = 0) -> int:
         """The offset of the first message of a queue stored at or after a time; the queue's end where none was."""
         self._require_open()
         self._side.refresh()
@@ -242,15 +242,15 @@ class MessageStore:
         return self._reader.queues(topic)
 
     @property
-    def first_offset(self) -> PhysicalOffset:
+    def first_offset(self) -> int:
         """Where the log begins."""
-        return PhysicalOffset(self._side.log.first_offset)
+        return self._side.log.first_offset
 
     @property
-    def end_offset(self) -> PhysicalOffset:
+    def end_offset(self) -> int:
         """Where the log ends for readers."""
         self._side.refresh()
-        return PhysicalOffset(self._side.readable_end())
+        return self._side.readable_end()
 
     def stats(self) -> StoreStats:
         """Counters and positions, as they are now."""

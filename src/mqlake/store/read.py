@@ -20,11 +20,12 @@ from mqlake.logs.commit_log import CommitLog
 from mqlake.logs.consume_queue import ConsumeQueue
 from mqlake.logs.consume_queues import BatchQueues, ConsumeQueues
 from mqlake.logs.key_index import KeyIndex
-from mqlake.message import QueueOffset, StoredMessage
+from mqlake.message import StoredMessage
 
 MAX_READ_BYTES = 32 << 20
 """One read returns no more than this, but at least one message."""
 END_OF_TIME = 2**63 - 1
+MAX_CANDIDATES = 1 << 20
 _INT64 = Struct(">q")
 _BORN_IPV6 = 0x10
 
@@ -34,8 +35,8 @@ class QueueRange(NamedTuple):
 
     topic: str
     queue_id: int
-    first_offset: QueueOffset
-    end_offset: QueueOffset
+    first_offset: int
+    end_offset: int
 
     @property
     def message_count(self) -> int:
@@ -75,7 +76,7 @@ class Reader:
         batch = self._batch_queues.get(topic, queue_id)
         queue = batch if batch is not None else self._queues.get(topic, queue_id)
         first = queue.first_offset(self._log.first_offset)
-        return QueueRange(topic, queue_id, QueueOffset(first), QueueOffset(max(first, queue.end)))
+        return QueueRange(topic, queue_id, first, max(first, queue.end))
 
     def read(self, topic: str, queue_id: int, start: int, limit: int, max_bytes: int) -> list[StoredMessage]:
         """At most `limit` messages from `start` on; none at the queue's end."""
@@ -93,7 +94,7 @@ class Reader:
         return self._read_entries(queue, start, min(end, start + limit), max_bytes)
 
     def _read_entries(self, queue: ConsumeQueue, start: int, stop: int, max_bytes: int) -> list[StoredMessage]:
-        records: list[bytes] = []
+        records: list[StoredMessage] = []
         readable = self._readable_end()
         left = max_bytes
         while start < stop and (left > 0 or not records):
@@ -105,21 +106,21 @@ class Reader:
                 if stretch is None:
                     raise OffsetOutOfRange("commit log", offset, self._log.first_offset, readable)
                 found, after, why = read_records(
-                    stretch.data, stretch.log_start, stretch.end, entries, number, left
+                    stretch.data, stretch.log_start, stretch.end, entries, number, left, StoredMessage
                 )
                 records += found
-                left -= sum(map(len, found))
+                left -= sum(message.size for message in found)
                 if why:
                     if records:
-                        return list(map(StoredMessage, records))
+                        return records
                     raise CorruptRecord(stretch.file, ENTRY.unpack_from(entries, after * ENTRY_SIZE)[0], REASONS[why])
                 if after == number:  # the next would pass max_bytes
-                    return list(map(StoredMessage, records))
+                    return records
                 number = after
             if not count:
                 break
             start += count
-        return list(map(StoredMessage, records))
+        return records
 
     # ---- look-ups
 
@@ -132,7 +133,7 @@ class Reader:
             message = StoredMessage(self._log.record_at(offset, self._readable_end()))
         except OffsetOutOfRange as error:
             raise NoSuchMessage(f"message id {at}", f"it names physical offset {offset}: {error}") from None
-        if message.fields.store_host != host:
+        if message.store_address != host:
             raise NoSuchMessage(f"message id {at}", f"the message at {offset} was stored by {message.store_host}")
         return message
 
@@ -140,7 +141,9 @@ class Reader:
         """Physical offsets that the index names for a key, rising; other keys of the same hash among them."""
         if self._index is None:
             return []
-        return sorted(set(self._index.find(key_hash(key_text(topic, key, tag=tag)), begin_ms, end_ms, limit)))
+        found = self._index.find(key_hash(key_text(topic, key, tag=tag)), begin_ms, end_ms, limit)
+        first, end = self._log.first_offset, self._readable_end()
+        return sorted({offset for offset in found if first <= offset < end})
 
     def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, *, tag: bool) -> list[StoredMessage]:
         """The newest `limit` messages that really have a key, in log order."""
@@ -149,7 +152,7 @@ class Reader:
             offsets = self.find_offsets(topic, key, candidates, begin_ms, end_ms, tag=tag)
             found = [m for m in map(self._candidate, offsets) if m is not None and _matches(m, topic, key, tag)]
             found = [m for m in found if begin_ms <= m.store_timestamp <= end_ms]
-            if len(found) >= limit or len(offsets) < candidates:
+            if len(found) >= limit or candidates > MAX_CANDIDATES or len(offsets) < candidates:
                 return found[-limit:]
             candidates *= 4  # other keys of the same hash took places
 
@@ -160,7 +163,7 @@ class Reader:
         except StoreError:
             return None
 
-    def seek_time(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset:
+    def seek_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The first message of a queue stored at or after a time; the queue's end where there is none."""
         queue = self._queues.get(topic, queue_id)
         first, end = queue.first_offset(self._log.first_offset), queue.end
@@ -178,7 +181,7 @@ class Reader:
             wide = file.pages[at + 39] & _BORN_IPV6
             return int(_INT64.unpack_from(file.pages, at + (68 if wide else 56))[0])
 
-        return QueueOffset(first + bisect_left(range(first, end), timestamp_ms, key=timestamp_of))
+        return first + bisect_left(range(first, end), timestamp_ms, key=timestamp_of)
 
 
 def _matches(message: StoredMessage, topic: str, key: str, tag: bool) -> bool:

@@ -22,7 +22,7 @@ from mqlake.errors import CorruptRecord
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.kernel import check_record, find_record, walk_records
-from mqlake.kernel.types import BLANK, NOTHING, REACHED_END, REASONS
+from mqlake.kernel.types import BLANK, REACHED_END, REASONS
 from mqlake.logs.consume_queues import ConsumeQueues
 from mqlake.store.checkpoint import Checkpoint
 
@@ -129,41 +129,37 @@ def find_end(log: MappedFileQueue, start: int) -> LogEnd:
             position = file.end
             continue
         if why != BLANK:
-            _refuse_damage_inside(log, position, why, timestamp)
+            behind = _record_behind(log, position, timestamp)
+            if behind is not None:
+                raise CorruptRecord(
+                    file.path,
+                    position,
+                    f"{REASONS[why]}; whole records follow from {behind} on, so the log is not cut here: "
+                    "open it with read_only=True",
+                )
         return LogEnd(position, count, last, timestamp)
 
 
-def _refuse_damage_inside(log: MappedFileQueue, position: int, why: int, timestamp: int) -> None:
-    """Whole records behind a bad one, not older than what is before it, are no remains of an earlier life."""
-    behind = position
-    while (file := log.file_at(behind)) is not None:
-        at = find_record(file.pages, behind - file.start, file.size, file.start, True)
-        if at < file.size:
-            _, _, _, _, found_timestamp = walk_records(file.pages, at, file.size, file.start, False)
-            if found_timestamp >= timestamp:
-                damaged = log.file_at(position)
-                assert damaged is not None
-                raise CorruptRecord(
-                    damaged.path,
-                    position,
-                    f"{REASONS.get(why, 'no record')}; whole records follow from {file.start + at} on, so the log is not "
-                    "cut here: open it with read_only=True",
-                )
-            return
-        if why == NOTHING and behind > position:
-            return
-        behind = file.end
-    return
+def _record_behind(log: MappedFileQueue, position: int, timestamp: int) -> int | None:
+    """A whole record behind the end that is not older than what is before it: not the remains of an earlier life."""
+    while (file := log.file_at(position)) is not None:
+        for start, stop in file.data_ranges(position - file.start):
+            at = find_record(file.pages, start, stop, file.start, True)
+            if at < stop:
+                _, _, _, _, found_timestamp = walk_records(file.pages, at, stop, file.start, False)
+                return file.start + at if found_timestamp >= timestamp else None
+        position = file.end
+    return None
 
 
 def cut_tail(log: MappedFileQueue, queues: ConsumeQueues, recovery: Recovery) -> None:
     """Make the files end where the log does."""
     if recovery.reason != "checkpoint" and log.starts:
         log.truncate_to(recovery.end.offset)
-    queues.log_end = recovery.end.offset
+    queues.trust_up_to(recovery.end.offset)
 
 
-def cut_queues(queues: ConsumeQueues, log_first: int) -> None:
+def cut_queues(queues: ConsumeQueues) -> None:
     """After everything was dispatched again: zero what queues hold behind their last entry."""
     for _, _, queue in queues.all():
         queue.truncate_to(queue.end)

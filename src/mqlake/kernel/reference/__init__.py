@@ -4,36 +4,33 @@ One module a subject, beside the compiled file of the same name. It runs the sto
 built (a pure build is asked for by name), and it is what the compiled kernel is tested against.
 """
 
+from mqlake.kernel.reference.append import Appender, TopicState
 from mqlake.kernel.reference.dispatch import dispatch_records
+from mqlake.kernel.reference.encode import encode_record
 from mqlake.kernel.reference.find import find_record
 from mqlake.kernel.reference.hashing import crc32, java_hash
 from mqlake.kernel.reference.index import find_index_key, put_index_keys
 from mqlake.kernel.reference.memory import lock_memory, populate, unlock_memory
+from mqlake.kernel.reference.message import Message, PutReceipt, StoredRecord
 from mqlake.kernel.reference.queue import count_valid_entries, read_records
-from mqlake.kernel.reference.record import (
-    check_record,
-    decode_properties,
-    decode_record,
-    encode_record,
-    place_record,
-    place_records,
-    walk_records,
-)
+from mqlake.kernel.reference.record import check_record, decode_properties, walk_records
 
 __all__ = [
+    "Appender",
+    "Message",
+    "PutReceipt",
+    "StoredRecord",
+    "TopicState",
     "check_record",
     "count_valid_entries",
     "crc32",
     "decode_properties",
-    "decode_record",
     "dispatch_records",
     "encode_record",
     "find_index_key",
     "find_record",
     "java_hash",
     "lock_memory",
-    "place_record",
-    "place_records",
     "populate",
     "put_index_keys",
     "read_records",

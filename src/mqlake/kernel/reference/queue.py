@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import struct
+from typing import TypeVar
 
+from mqlake.kernel.reference.message import StoredRecord
 from mqlake.kernel.reference.record import check_record
 from mqlake.kernel.types import BAD_SIZE, Readable
 
+Kind = TypeVar("Kind", bound=StoredRecord)
 ENTRY = struct.Struct(">qiq")  # physical offset, record size, tags code
 FILLER_SIZE = 0x7FFFFFFF  # the size in an entry that stands for no message (the queue began later)
 
@@ -22,15 +25,18 @@ def count_valid_entries(entries: Readable, log_end: int) -> int:
 
 
 def read_records(
-    log: Readable, log_start: int, readable: int, entries: Readable, first: int, max_bytes: int
-) -> tuple[list[bytes], int, int]:
+    log: Readable, log_start: int, readable: int, entries: Readable, first: int, max_bytes: int, kind: type[Kind]
+) -> tuple[list[Kind], int, int]:
     """Copy out the records that entries point at, from entry `first` on, while they lie in this stretch of the log.
 
     `log` holds the log from offset `log_start` on, `readable` bytes of it. Every record is checked, CRC included.
+    `kind` is the class, a StoredRecord, that they are made into.
     Returns the records, the entry where reading stopped, and why: 0 (all read, the next lies outside, or `max_bytes`
     are full; one record always fits) or the code of `check_record` for the record that is damaged.
     """
-    found: list[bytes] = []
+    if not issubclass(kind, StoredRecord):
+        raise TypeError(f"{kind!r} is no StoredRecord")
+    found: list[Kind] = []
     taken = 0
     readable = min(readable, len(log))
     while first < len(entries) // 20:
@@ -41,7 +47,7 @@ def read_records(
         result = check_record(log, at, readable, offset, True)
         if result != size:
             return found, first, result if result < 0 else BAD_SIZE
-        found.append(bytes(log[at : at + size]))
+        found.append(kind(bytes(log[at : at + size])))
         taken += size
         first += 1
     return found, first, 0

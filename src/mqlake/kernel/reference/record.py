@@ -1,11 +1,9 @@
-"""One record of the commit log: encode a message, place the bytes, check them, decode them."""
+"""One record of the commit log: its parts, and whether it holds."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 
-from mqlake.errors import InvalidMessage
 from mqlake.kernel.reference.hashing import crc32
 from mqlake.kernel.types import (
     BAD_CRC,
@@ -16,10 +14,8 @@ from mqlake.kernel.types import (
     BLANK,
     NOTHING,
     REACHED_END,
-    Encodable,
     Readable,
     RecordFields,
-    Writable,
 )
 
 MAGIC_V1 = 0xDAA320A7
@@ -28,112 +24,11 @@ MAGIC_BLANK = 0xCBD43194
 FIXED_SIZE = 91
 BORN_IPV6 = 0x10
 STORE_IPV6 = 0x20
-MAX_PROPERTIES = 32767
-CRC_NAME = "__CRC32#"
-CRC_PROPERTY = b"__CRC32#\x010000000000\x02"
 
 # size, magic, body CRC, queue id, flag, queue offset, physical offset, sys flag, born time
 HEAD = struct.Struct(">iIiiiqqiq")
 # after the store host: reconsume times, prepared transaction offset, body length
 TAIL = struct.Struct(">iqi")
-
-
-def encode_record(message: Encodable, queue_id: int, store_host: bytes, max_body: int, append_crc: bool) -> bytes:
-    """The record of a message, complete but for queue offset, physical offset and store time: see `place_record`."""
-    topic = message.topic.encode()
-    body = bytes(message.body)
-    properties = encode_properties(message.properties, append_crc)
-    born_host = message.born_address or store_host
-    if len(body) > max_body:
-        raise InvalidMessage("body", f"{len(body)} bytes", f"at most {max_body} bytes (maxMessageSize)")
-    v2 = len(topic) > 127
-    sys_flag = message.sys_flag & ~(BORN_IPV6 | STORE_IPV6)
-    sys_flag |= (BORN_IPV6 if len(born_host) == 20 else 0) | (STORE_IPV6 if len(store_host) == 20 else 0)
-    size = FIXED_SIZE - 16 + len(born_host) + len(store_host) + v2 + len(body) + len(topic) + len(properties)
-    magic = MAGIC_V2 if v2 else MAGIC_V1
-    body_crc = crc32(body) & 0x7FFFFFFF
-    return b"".join(
-        [
-            HEAD.pack(size, magic, body_crc, queue_id, message.flag, 0, 0, sys_flag, message.born_timestamp),
-            born_host,
-            bytes(8),
-            store_host,
-            TAIL.pack(message.reconsume_times, message.prepared_offset, len(body)),
-            body,
-            struct.pack(">h" if v2 else ">b", len(topic)),
-            topic,
-            struct.pack(">h", len(properties)),
-            properties,
-        ]
-    )
-
-
-def encode_properties(properties: Mapping[str, str], append_crc: bool) -> bytes:
-    """RocketMQ's property text: name \\x01 value \\x02, one after the other."""
-    text = "".join(
-        f"{_property_text(name, name)}\x01{_property_text(name, value)}\x02"
-        for name, value in properties.items()
-        if not (append_crc and name == CRC_NAME)
-    )
-    encoded = text.encode() + (CRC_PROPERTY if append_crc else b"")
-    if len(encoded) > MAX_PROPERTIES:
-        raise InvalidMessage("properties", f"{len(encoded)} bytes encoded", f"at most {MAX_PROPERTIES} bytes")
-    return encoded
-
-
-def _property_text(name: object, text: object) -> str:
-    shown = f"{name!r}: {text!r}"
-    if not isinstance(text, str):
-        raise InvalidMessage("properties", shown, "names and values are str")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidMessage("properties", shown, "text that UTF-8 can carry") from None
-    if not text:
-        raise InvalidMessage("properties", shown, "no empty name or value: readers drop such a property")
-    if "\x01" in text or "\x02" in text:
-        raise InvalidMessage(
-            "properties", shown, "no \\x01 or \\x02 inside a name or a value: they separate properties on disk"
-        )
-    return text
-
-
-def place_record(
-    target: Writable,
-    position: int,
-    record: bytes,
-    queue_offset: int,
-    physical_offset: int,
-    store_timestamp: int,
-    append_crc: bool,
-) -> None:
-    """Copy an encoded record into the log and patch what only the log knows: its place, its number, its time."""
-    size = len(record)
-    if position < 0 or size < FIXED_SIZE or position + size > len(target):
-        raise ValueError(f"a record of {size} bytes does not fit at {position} of {len(target)}")
-    placed = bytearray(record)
-    struct.pack_into(">qq", placed, 20, queue_offset, physical_offset)
-    struct.pack_into(">q", placed, 68 if placed[39] & BORN_IPV6 else 56, store_timestamp)
-    if append_crc:
-        crc = crc32(placed[:-20]) & 0x7FFFFFFF
-        placed[-11:-1] = f"{crc:010d}"[::-1].encode()
-    target[position : position + size] = bytes(placed)
-
-
-def place_records(
-    target: Writable,
-    position: int,
-    records: list[bytes],
-    queue_offsets: list[int],
-    physical_offset: int,
-    store_timestamp: int,
-    append_crc: bool,
-) -> None:
-    """`place_record` for a batch whose records lie one behind the other."""
-    for record, queue_offset in zip(records, queue_offsets, strict=True):
-        place_record(target, position, record, queue_offset, physical_offset, store_timestamp, append_crc)
-        position += len(record)
-        physical_offset += len(record)
 
 
 def check_record(data: Readable, position: int, end: int, physical_offset: int, check_crc: bool) -> int:
@@ -219,15 +114,6 @@ def walk_records(
         position += parsed[0]
         count += 1
     return position, REACHED_END, count, last, timestamp
-
-
-def decode_record(record: bytes) -> RecordFields:
-    """The fields of one whole record; ValueError where it is none."""
-    parsed = parse(record, -1, False)
-    size = parsed if isinstance(parsed, int) else parsed[0]
-    if isinstance(parsed, int) or size != len(record):
-        raise ValueError(f"not one whole record: {size}")
-    return parsed[1]
 
 
 def decode_properties(data: Readable) -> dict[str, str]:

@@ -1,0 +1,144 @@
+"""`mqlake info`: what a store is made of, and how it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+from rich.table import Table
+
+from mqlake import MessageStore, StoreStats
+from mqlake.cli import show
+from mqlake.cli.options import json_option, open_reader, store_command
+from mqlake.files.layout import Layout
+from mqlake.files.lock import writer_of
+
+
+class Usage(NamedTuple):
+    """The files of one part of a store; on disk a file takes no more than what was written of it."""
+
+    part: str
+    file_count: int
+    size_bytes: int
+    disk_bytes: int
+
+
+@click.command()
+@store_command
+@json_option
+def info(store: Path, config: Path | None, as_json: bool) -> None:
+    """Show a store's files and their sizes, where it begins and ends, how it was stopped, and who writes it."""
+    layout = Layout(store)
+    with open_reader(store, config) as opened:
+        stats = opened.stats()
+        state = _state(layout)
+        usage = disk_usage(layout)
+        message_count = sum(queue.message_count for topic in opened.topics() for queue in opened.queues(topic))
+        if as_json:
+            show.print_json(_as_json(opened, stats, state, usage, message_count))
+            return
+        console = show.console()
+        console.print(usage_table(usage, title=str(store)))
+        console.print()
+        console.print(show.facts(_facts(opened, stats, state, message_count)))
+
+
+def disk_usage(layout: Layout) -> list[Usage]:
+    """Files and bytes of each part of a store that there is."""
+    found = []
+    for path in (
+        layout.commit_log,
+        layout.consume_queues,
+        layout.batch_queues,
+        layout.index,
+        layout.config,
+        layout.own,
+    ):
+        states = [file.stat() for file in path.rglob("*") if file.is_file()]
+        if states:
+            size, blocks = sum(state.st_size for state in states), sum(state.st_blocks for state in states)
+            found.append(Usage(path.name, len(states), size, blocks * 512))
+    return found
+
+
+def usage_table(usage: list[Usage], title: str) -> Table:
+    table = show.table("part", "files>", "size>", "on disk>", title=title)
+    for part in usage:
+        table.add_row(part.part, show.count(part.file_count), show.size(part.size_bytes), show.size(part.disk_bytes))
+    disk_bytes, size_bytes = sum(part.disk_bytes for part in usage), sum(part.size_bytes for part in usage)
+    file_count = sum(part.file_count for part in usage)
+    table.add_row("all", show.count(file_count), show.size(size_bytes), show.size(disk_bytes), style="bold")
+    return table
+
+
+class State(NamedTuple):
+    """Who writes the store, and what `abort` says of the last stop."""
+
+    writer_pid: int
+    abort: bool
+
+    @property
+    def meaning(self) -> str:
+        if self.writer_pid:
+            return f"open: process {self.writer_pid} writes it"
+        if self.abort:
+            return "stopped uncleanly (abort is there): the next writer builds queues and index again from the log"
+        return "stopped cleanly"
+
+
+def _state(layout: Layout) -> State:
+    return State(writer_of(layout.lock), layout.abort.exists())
+
+
+def _facts(store: MessageStore, stats: StoreStats, state: State, message_count: int) -> list[tuple[str, str]]:
+    config = store.config
+    log_bytes = stats.committed_end - stats.first_offset
+    return [
+        ("state", state.meaning),
+        ("messages", f"{show.count(message_count)} in the queues of {show.count(stats.topic_count)} topics"),
+        ("log", f"{show.size(log_bytes)}, from {stats.first_offset} to {stats.committed_end}"),
+        ("durable to", f"{stats.durable_end} ({show.size(max(0, stats.committed_end - stats.durable_end))} to go)"),
+        ("dispatched to", f"{stats.dispatched_end} ({show.size(stats.dispatch_lag_bytes)} to go)"),
+        ("log files", f"{stats.log_file_count} of {show.size(stats.file_size_bytes)}"),
+        ("queue files", f"{show.count((config.consume_queue.file_size_bytes or 0) // 20)} entries each"),
+        ("index files", f"{stats.index_file_count}, {_index_numbers(store)}"),
+        ("failure", stats.failure or "none"),
+        ("kernel", stats.kernel),
+    ]
+
+
+def _index_numbers(store: MessageStore) -> str:
+    index = store.config.index
+    if not index.enabled:
+        return "not used (messageIndexEnable=false)"
+    return f"{show.count(index.slot_count or 0)} slots and {show.count(index.entry_count or 0)} entries each"
+
+
+def _as_json(
+    store: MessageStore, stats: StoreStats, state: State, usage: list[Usage], message_count: int
+) -> dict[str, Any]:
+    return {
+        "path": str(store.path),
+        "writerPid": state.writer_pid or None,
+        "abort": state.abort,
+        "state": state.meaning,
+        "firstOffset": stats.first_offset,
+        "endOffset": stats.committed_end,
+        "durableEnd": stats.durable_end,
+        "dispatchedEnd": stats.dispatched_end,
+        "messageCount": message_count,
+        "topicCount": stats.topic_count,
+        "logFileSize": stats.file_size_bytes,
+        "logFileCount": stats.log_file_count,
+        "queueFileSize": store.config.consume_queue.file_size_bytes,
+        "indexFileCount": stats.index_file_count,
+        "indexSlotCount": store.config.index.slot_count,
+        "indexEntryCount": store.config.index.entry_count,
+        "failure": stats.failure,
+        "kernel": stats.kernel,
+        "files": {
+            part.part: {"count": part.file_count, "sizeBytes": part.size_bytes, "diskBytes": part.disk_bytes}
+            for part in usage
+        },
+    }

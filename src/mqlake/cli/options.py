@@ -1,0 +1,70 @@
+"""What commands have in common: how a store is named and opened, and how offsets and times are written."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from mqlake import MessageStore, StoreConfig
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_AGO = re.compile(r"(\d+)([smhd])")
+_SIZE = re.compile(r"(\d+)([kmg]?)(?:i?b)?", re.IGNORECASE)
+
+
+def store_command(command: Command) -> Command:
+    """The argument STORE and the option --config."""
+    config = click.option(
+        "--config",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Settings by RocketMQ's names: a broker.conf.",
+    )
+    return click.argument("store", type=click.Path(path_type=Path))(config(command))
+
+
+def json_option(command: Command) -> Command:
+    return click.option("--json", "as_json", is_flag=True, help="JSON for programs, in the place of a table.")(command)
+
+
+def settings_of(config: Path | None) -> StoreConfig:
+    return StoreConfig() if config is None else StoreConfig.load(config)
+
+
+def open_reader(store: Path, config: Path | None) -> MessageStore:
+    """Open without a lock: another process may be writing."""
+    return MessageStore.open(store, read_only=True, config=settings_of(config))
+
+
+def open_writer(store: Path, config: Path | None) -> MessageStore:
+    return MessageStore.open(store, config=settings_of(config))
+
+
+def moment(text: str) -> int:
+    """A point in time as milliseconds since 1970, from what people write."""
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return time.time_ns() // 1_000_000 - int(ago[1]) * UNITS_MS[ago[2]]
+    if text.isdecimal() and len(text) != len("20260301"):
+        return int(text)
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        expected = "2026-03-01T12:00:00 (local time unless it names a zone), milliseconds since 1970, or 10m for ago"
+        raise click.BadParameter(f"{text!r}; expected {expected}") from None
+
+
+def byte_count(text: str) -> int:
+    """A number of bytes: 1048576, 1024k or 1m."""
+    form = _SIZE.fullmatch(text)
+    if form is None or int(form[1]) == 0:
+        raise click.BadParameter(f"{text!r}; expected a number of bytes above 0, as 1048576, 1024k or 1m")
+    return int(form[1]) * SIZE_UNITS[form[2].lower()]

@@ -1,0 +1,56 @@
+"""`mqlake read`: a part of one queue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mqlake import MessageStore
+from mqlake.cli import show
+from mqlake.cli.options import json_option, moment, open_reader, store_command
+
+
+@click.command()
+@store_command
+@click.argument("topic")
+@click.option("--queue", type=click.IntRange(min=0), default=0, show_default=True, help="The queue.")
+@click.option("--start", default="first", show_default=True, metavar="N|first|last|end", help="The first offset.")
+@click.option(
+    "--since", type=moment, metavar="TIME", help="In the place of --start: the first message stored at or after a time."
+)
+@click.option("--limit", type=click.IntRange(min=1), default=32, show_default=True, help="At most this many messages.")
+@click.option("--wait", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait at the queue's end.")
+@json_option
+def read(
+    store: Path,
+    config: Path | None,
+    topic: str,
+    queue: int,
+    start: str,
+    since: int | None,
+    limit: int,
+    wait: float,
+    as_json: bool,
+) -> None:
+    """Read one queue of TOPIC, from an offset or a time on."""
+    with open_reader(store, config) as opened:
+        if since is not None:
+            offset: int = opened.seek_time(topic, since, queue_id=queue)
+        else:
+            offset = _offset(opened, topic, queue, start)
+        messages = opened.read(topic, queue_id=queue, start=offset, limit=limit, wait_s=wait)
+        show.print_messages(messages, as_json=as_json)
+
+
+def _offset(store: MessageStore, topic: str, queue_id: int, start: str) -> int:
+    if start.isdecimal():
+        return int(start)
+    if start not in ("first", "last", "end"):
+        raise click.BadParameter(f"{start!r}; expected a queue offset, first, last or end", param_hint="--start")
+    found = next((queue for queue in store.queues(topic) if queue.queue_id == queue_id), None)
+    if found is None:
+        return 0  # the read itself says which queues there are
+    if start == "last":
+        return max(found.first_offset, found.end_offset - 1)
+    return found.first_offset if start == "first" else found.end_offset

@@ -1,0 +1,129 @@
+"""`mqlake tail`: the newest messages of a topic, all its queues merged, one line each; and those that come."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
+
+import click
+
+from mqlake import MessageStore, QueueRange, StoredMessage, UnknownTopic
+from mqlake.cli import show
+from mqlake.cli.options import json_option, open_reader, store_command
+
+POLL_S = 0.02
+READ_LIMIT = 256
+
+_in_log_order = attrgetter("physical_offset")
+
+
+@click.command()
+@store_command
+@click.argument("topic")
+@click.option("--queue", type=click.IntRange(min=0), help="Only this queue.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), default=10, show_default=True, help="So many old messages.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with new ones, until Ctrl-C.")
+@json_option
+def tail(
+    store: Path, config: Path | None, topic: str, queue: int | None, lines: int, follow: bool, as_json: bool
+) -> None:
+    """Show the newest messages of TOPIC, oldest first, merged over its queues.
+
+    With --follow it goes on as messages come, from whichever process writes them; the topic may yet have to come.
+    """
+    try:
+        with open_reader(store, config) as opened:
+            follower = Tail(opened, topic, queue, may_wait=follow)
+            _print(follower.newest(lines), as_json=as_json)
+            while follow:
+                _print(follower.new_messages(), as_json=as_json)
+                time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+
+
+class Tail:
+    """Where the tail stands in each queue."""
+
+    def __init__(self, store: MessageStore, topic: str, queue_id: int | None, *, may_wait: bool) -> None:
+        self._store = store
+        self._topic = topic
+        self._queue_id = queue_id
+        self._may_wait = may_wait
+        self._next: dict[int, int] = {}
+        self._log_end = -1
+
+    def newest(self, limit: int) -> list[StoredMessage]:
+        """The last `limit` messages over all queues; the tail stands behind them afterwards."""
+        found: list[StoredMessage] = []
+        self._log_end = self._store.end_offset
+        for queue in self._queues():
+            self._next[queue.queue_id] = max(queue.first_offset, queue.end_offset - limit)
+            found += self._read(queue.queue_id, queue.end_offset)
+        found.sort(key=_in_log_order)
+        return found[len(found) - min(limit, len(found)) :]
+
+    def new_messages(self) -> list[StoredMessage]:
+        """What came since the last call."""
+        end = self._store.end_offset
+        if end == self._log_end:
+            return []
+        self._log_end = end
+        found: list[StoredMessage] = []
+        for queue in self._queues():
+            self._next.setdefault(queue.queue_id, queue.first_offset)
+            found += self._read(queue.queue_id, queue.end_offset)
+        return sorted(found, key=_in_log_order)
+
+    def _queues(self) -> list[QueueRange]:
+        self._store.topics()  # a reader learns of new queues as it lists the topics
+        try:
+            queues = self._store.queues(self._topic)
+        except UnknownTopic:
+            if self._may_wait:
+                return []
+            raise
+        if self._queue_id is None:
+            return queues
+        chosen = [queue for queue in queues if queue.queue_id == self._queue_id]
+        if not chosen and not self._may_wait:
+            known = ", ".join(str(queue.queue_id) for queue in queues)
+            raise UnknownTopic(self._topic, self._queue_id, f"queues {known} of this topic")
+        return chosen
+
+    def _read(self, queue_id: int, end: int) -> Iterator[StoredMessage]:
+        while self._next[queue_id] < end:
+            start = self._next[queue_id]
+            limit = min(READ_LIMIT, end - start)
+            messages = self._store.read(self._topic, queue_id=queue_id, start=start, limit=limit)
+            if not messages:
+                return
+            self._next[queue_id] = self._behind(start, messages)
+            yield from messages
+
+    def _behind(self, start: int, messages: list[StoredMessage]) -> int:
+        last = messages[-1]
+        if last.topic != self._topic:  # a light queue: the record has its number in another topic's queue
+            return start + len(messages)
+        return last.queue_offset + int(last.properties.get("INNER_NUM", 1))  # a batch takes as many numbers
+
+
+def _print(messages: list[StoredMessage], *, as_json: bool) -> None:
+    for message in messages:
+        if as_json:
+            show.print_json(show.message_json(message))
+        else:
+            sys.stdout.write(_line(message) + "\n")
+    if messages:
+        sys.stdout.flush()
+
+
+def _line(message: StoredMessage) -> str:
+    labels = [message.tags or "", *message.keys]
+    shown = " ".join(show.printable(label) for label in labels if label)
+    where = f"{show.moment(message.store_timestamp)}  {message.queue_id}:{message.queue_offset}"
+    return f"{where}  {f'[{shown}]  ' if shown else ''}{show.body(show.plain_body(message))}"

@@ -1,0 +1,267 @@
+# The inside of a put: number a message, place it, answer with its receipt.
+
+
+cdef class TopicState:
+    """One topic: its queues' next numbers, whose turn it is, and what was put since the store was opened."""
+
+    cdef readonly object name
+    cdef public int32_t queue_count
+    cdef public int32_t turn
+    cdef readonly dict next_offsets
+    cdef readonly int64_t put_count
+    cdef readonly int64_t put_bytes
+
+    def __init__(self, name, queue_count):
+        self.name = name
+        self.queue_count = queue_count
+        self.next_offsets = {}
+
+
+cdef struct Layout:             # the sizes of a record to be, found before it is placed
+    Py_ssize_t size
+    Py_ssize_t properties_size
+    int32_t queue_id
+    int64_t queue_offset
+    bint unnumbered             # prepared and rolled back: in no queue, without a number
+    bint in_turn                # the message names no queue
+
+
+cdef class Appender:
+    """The write position of the log.
+
+    A call holds the interpreter lock from the look at the position to its advance: that lock is what makes appends
+    serial. Where an append needs more than a copy (the file is full or closed, a queue is written for the first time,
+    light queues are named) the answer is None, nothing has happened, and the caller goes the slow way.
+    """
+
+    cdef readonly int64_t end
+    """Where the log ends."""
+    cdef readonly int64_t file_start
+    cdef readonly Py_ssize_t position
+    cdef public object on_slow
+    cdef readonly dict states
+    cdef bytes store_host
+    cdef int64_t max_body
+    cdef bint append_crc
+    cdef int64_t slow_ns
+    cdef int64_t last_timestamp
+    cdef bint is_open
+    cdef Py_buffer target
+    cdef bint has_target
+    cdef Py_buffer words
+    cdef int64_t* end_word
+
+    def __init__(self, int64_t end, bytes store_host not None, int64_t max_body, bint append_crc, int64_t slow_ns, words):
+        """`words`: the 8-byte word that tells other processes the end, or None."""
+        self.end = end
+        self.store_host = store_host
+        self.max_body = max_body
+        self.append_crc = append_crc
+        self.slow_ns = slow_ns
+        self.states = {}
+        if words is not None:
+            PyObject_GetBuffer(words, &self.words, PyBUF_WRITABLE)
+            self.end_word = <int64_t*> self.words.buf
+            if self.words.len < 8:
+                raise ValueError("the end's word has 8 bytes")
+
+    def __dealloc__(self):
+        if self.has_target:
+            PyBuffer_Release(&self.target)
+        if self.end_word != NULL:
+            PyBuffer_Release(&self.words)
+
+    def open(self, target, int64_t file_start, Py_ssize_t position):
+        """Write into this buffer from `position` on; it holds the file that starts at `file_start`."""
+        self.close()
+        if self.has_target:
+            self.has_target = False
+            PyBuffer_Release(&self.target)
+        PyObject_GetBuffer(target, &self.target, PyBUF_WRITABLE)
+        self.has_target = True
+        if not 0 <= position <= self.target.len:
+            raise ValueError(f"{position} is not inside of {self.target.len} bytes")
+        self.file_start = file_start
+        self.position = position
+        self.publish(file_start + position)
+        self.is_open = True
+
+    def close(self):
+        """Every append answers None from here on."""
+        self.is_open = False
+
+    def reopen(self):
+        """Go on where `close` stopped."""
+        self.is_open = self.has_target
+
+    def size_of(self, Message message not None):
+        """The bytes that a message takes as a record."""
+        cdef Py_ssize_t topic_size
+        cdef bint has_lights
+        PyUnicode_AsUTF8AndSize(message.topic, &topic_size)
+        return record_size(message, len(self.store_host), topic_size, len(message.body),
+                           measure_properties(message.properties, self.append_crc, &has_lights))
+
+    cdef inline void publish(self, int64_t end) noexcept:
+        self.end = end
+        if self.end_word != NULL:
+            self.end_word[0] = end
+
+    def append(self, Message message not None, durability, bint numbered_lights=False, bint while_closed=False):
+        """Place one message; its receipt, or None where the slow way is needed.
+
+        `numbered_lights`: its numbers in light queues are given. `while_closed`: the caller closed the appender to
+        keep others out.
+        """
+        cdef TopicState state = self.states.get(message.topic)
+        cdef Layout layout
+        cdef Py_buffer body
+        cdef int64_t timestamp
+        cdef uint32_t crc
+        cdef PutReceipt receipt
+        if state is None:
+            return None
+        PyObject_GetBuffer(message.body, &body, PyBUF_SIMPLE)
+        try:
+            crc = crc_of_body(&body)
+            if not self.plan(message, state, &body, &layout, numbered_lights):
+                return None
+            if not self.has_target or not (self.is_open or while_closed):
+                return None
+            if self.position + layout.size + 8 > self.target.len:
+                return None
+            timestamp = self.now()
+            self.place(message, &body, crc, &layout, timestamp)
+        finally:
+            PyBuffer_Release(&body)
+        receipt = self.enter(state, &layout, self.file_start + self.position, timestamp, durability)
+        self.position += layout.size
+        self.publish(self.file_start + self.position)
+        self.after(layout.size, timestamp)
+        return receipt
+
+    def append_many(self, messages not None, durability):
+        """Place messages one behind the other; their receipts, or None and none of them placed."""
+        cdef list batch = list(messages)
+        cdef Py_ssize_t count = len(batch)
+        cdef Py_ssize_t number
+        cdef Py_ssize_t total = 0
+        cdef Layout* layouts = <Layout*> malloc(max(count, 1) * sizeof(Layout))
+        cdef list receipts = []
+        cdef int64_t timestamp
+        if layouts == NULL:
+            raise MemoryError
+        try:
+            for number in range(count):
+                if not self.plan_in_batch(batch[number], &layouts[number]):
+                    return None
+                total += layouts[number].size
+            if total > self.max_body + 65536:
+                raise InvalidMessage("batch", f"{total} bytes in {count} records",
+                                     f"at most {self.max_body + 65536} bytes (maxMessageSize and 64 KiB); put it in parts")
+            if not self.is_open or self.position + total + 8 > self.target.len:
+                return None
+            timestamp = self.now()
+            for number in range(count):
+                receipts.append(self.place_in_batch(batch[number], &layouts[number], timestamp, durability))
+        finally:
+            free(layouts)
+        self.publish(self.file_start + self.position)
+        self.after(total, timestamp)
+        return receipts
+
+    cdef bint plan_in_batch(self, Message message, Layout* layout) except -1:
+        cdef TopicState state = self.states.get(message.topic)
+        cdef Py_buffer body
+        if message.sys_flag & TRANSACTION_MASK:
+            raise InvalidMessage("batch", repr(message), "no transactions in a batch: put it alone")
+        if state is None:
+            return False
+        PyObject_GetBuffer(message.body, &body, PyBUF_SIMPLE)
+        try:
+            return self.plan(message, state, &body, layout, False)
+        finally:
+            PyBuffer_Release(&body)
+
+    cdef PutReceipt place_in_batch(self, Message message, Layout* layout, int64_t timestamp, object durability):
+        cdef TopicState state = self.states[message.topic]
+        cdef Py_buffer body
+        cdef PutReceipt receipt
+        # Its queue and number again: messages of the batch before it may have taken a turn or a number.
+        if layout.in_turn:
+            layout.queue_id = state.turn
+        layout.queue_offset = state.next_offsets[layout.queue_id]
+        PyObject_GetBuffer(message.body, &body, PyBUF_SIMPLE)
+        try:
+            self.place(message, &body, crc32_of(0, <const uint8_t*> body.buf, body.len), layout, timestamp)
+        finally:
+            PyBuffer_Release(&body)
+        receipt = self.enter(state, layout, self.file_start + self.position, timestamp, durability)
+        self.position += layout.size
+        return receipt
+
+    cdef bint plan(self, Message message, TopicState state, Py_buffer* body, Layout* layout, bint numbered_lights) except -1:
+        """Find the sizes and the number of a record; False where the slow way is needed."""
+        cdef bint has_lights = False
+        cdef Py_ssize_t topic_size
+        cdef int32_t kind = message.sys_flag & TRANSACTION_MASK
+        PyUnicode_AsUTF8AndSize(message.topic, &topic_size)
+        if body.len > self.max_body:
+            raise InvalidMessage("body", f"{body.len} bytes", f"at most {self.max_body} bytes (maxMessageSize)")
+        layout.properties_size = measure_properties(message.properties, self.append_crc, &has_lights)
+        layout.size = record_size(message, len(self.store_host), topic_size, body.len, layout.properties_size)
+        layout.unnumbered = kind == 4 or kind == 0xC
+        if has_lights and not numbered_lights:
+            return False
+        layout.in_turn = message.queue_id is None
+        layout.queue_id = state.turn if layout.in_turn else queue_id_of(message.queue_id)
+        if layout.unnumbered:
+            layout.queue_offset = 0
+            return True
+        number = state.next_offsets.get(layout.queue_id)
+        if number is None:
+            return False
+        layout.queue_offset = number
+        return True
+
+    cdef inline int64_t now(self) noexcept:
+        """Store times never run backwards along the log."""
+        self.last_timestamp = max(self.last_timestamp, now_ms())
+        return self.last_timestamp
+
+    cdef int place(self, Message message, Py_buffer* body, uint32_t crc, Layout* layout, int64_t timestamp) except -1:
+        cdef uint8_t* p = <uint8_t*> self.target.buf + self.position
+        fill_record(p, layout.size, message, layout.queue_id, self.store_host, body, crc, layout.properties_size,
+                    self.append_crc)
+        finish_record(p, layout.size, layout.queue_offset, self.file_start + self.position, timestamp, self.append_crc)
+        return 0
+
+    cdef PutReceipt enter(self, TopicState state, Layout* layout, int64_t offset, int64_t timestamp, object durability):
+        """Count a message that was placed."""
+        cdef PutReceipt receipt = PutReceipt.__new__(PutReceipt)
+        if not layout.unnumbered:
+            state.next_offsets[layout.queue_id] = layout.queue_offset + 1
+        if layout.in_turn:
+            state.turn = (state.turn + 1) % state.queue_count
+        state.put_count += 1
+        state.put_bytes += layout.size
+        receipt.topic = state.name
+        receipt.queue_id = layout.queue_id
+        receipt.queue_offset = layout.queue_offset
+        receipt.physical_offset = offset
+        receipt.size = layout.size
+        receipt.store_timestamp = timestamp
+        receipt.durability = durability
+        receipt.store_host = self.store_host
+        return receipt
+
+    cdef int after(self, Py_ssize_t size, int64_t began_ms) except -1:
+        if (now_ms() - began_ms) * 1000000 > self.slow_ns and self.on_slow is not None:
+            self.on_slow(size, now_ms() - began_ms)
+        return 0
+
+
+cdef int32_t queue_id_of(queue_id) except? -2:
+    if not isinstance(queue_id, int) or not 0 <= queue_id <= INT32_MAX:
+        raise InvalidMessage("queue_id", repr(queue_id), "a number in [0, 2147483647]")
+    return queue_id

@@ -1,0 +1,153 @@
+# A message as a record: its size, its bytes.
+
+from cpython.dict cimport PyDict_Next
+
+
+def encode_record(Message message not None, int32_t queue_id, int64_t queue_offset, int64_t physical_offset,
+                  int64_t store_timestamp, bytes store_host not None, bint append_crc):
+    """The record of a message at a place in the log."""
+    cdef Py_buffer body
+    cdef Py_ssize_t topic_size, properties_size
+    cdef bint has_lights = False
+    cdef bytes record
+    cdef uint8_t* p
+    PyUnicode_AsUTF8AndSize(message.topic, &topic_size)
+    properties_size = measure_properties(message.properties, append_crc, &has_lights)
+    PyObject_GetBuffer(message.body, &body, PyBUF_SIMPLE)
+    try:
+        record = PyBytes_FromStringAndSize(
+            NULL, record_size(message, len(store_host), topic_size, body.len, properties_size))
+        p = <uint8_t*> PyBytes_AS_STRING(record)
+        fill_record(p, len(record), message, queue_id, store_host, &body, crc_of_body(&body), properties_size, append_crc)
+        finish_record(p, len(record), queue_offset, physical_offset, store_timestamp, append_crc)
+    finally:
+        PyBuffer_Release(&body)
+    return record
+
+
+cdef inline Py_ssize_t record_size(Message message, Py_ssize_t store_host_size, Py_ssize_t topic_size,
+                                   Py_ssize_t body_size, Py_ssize_t properties_size) except -1:
+    cdef Py_ssize_t born_host_size = store_host_size
+    if message.born_host is not None:
+        born_host_size = len(<bytes> pack_host(message.born_host))
+    return (FIXED_SIZE - 17 + born_host_size + store_host_size + (2 if topic_size > 127 else 1)
+            + body_size + topic_size + properties_size)
+
+
+cdef uint32_t crc_of_body(Py_buffer* body) noexcept:
+    cdef uint32_t crc
+    if body.len < RELEASE_FROM:
+        return crc32_of(0, <const uint8_t*> body.buf, body.len)
+    with nogil:
+        crc = crc32_of(0, <const uint8_t*> body.buf, body.len)
+    return crc
+
+
+cdef int fill_record(uint8_t* p, Py_ssize_t size, Message message, int32_t queue_id, bytes store_host, Py_buffer* body,
+                     uint32_t crc, Py_ssize_t properties_size, bint append_crc) except -1:
+    """All of a record but queue offset, physical offset and store time: see `finish_record`."""
+    cdef Py_ssize_t topic_size
+    cdef const char* topic = PyUnicode_AsUTF8AndSize(message.topic, &topic_size)
+    cdef bytes born_host = store_host if message.born_host is None else pack_host(message.born_host)
+    cdef bint v2 = topic_size > 127
+    cdef uint8_t* at = p + BORN_HOST_AT + len(born_host)
+    set32(p, <int32_t> size)
+    set32(p + 4, MAGIC_V2 if v2 else MAGIC_V1)
+    set32(p + 8, <int32_t> (crc & 0x7FFFFFFF))
+    set32(p + 12, queue_id)
+    set32(p + 16, message.flag)
+    set32(p + SYS_FLAG_AT, (message.sys_flag & ~(BORN_IPV6 | STORE_IPV6)) | (BORN_IPV6 if len(born_host) == 20 else 0)
+          | (STORE_IPV6 if len(store_host) == 20 else 0))
+    set64(p + 40, message.born_timestamp)
+    memcpy(p + BORN_HOST_AT, PyBytes_AS_STRING(born_host), len(born_host))
+    memcpy(at + 8, PyBytes_AS_STRING(store_host), len(store_host))
+    at += 8 + len(store_host)
+    set32(at, message.reconsume_times)
+    set64(at + 4, message.prepared_offset)
+    set32(at + 12, <int32_t> body.len)
+    memcpy(at + 16, body.buf, body.len)
+    at += 16 + body.len
+    if v2:
+        set16(at, <int16_t> topic_size)
+        at += 2
+    else:
+        at[0] = <uint8_t> topic_size
+        at += 1
+    memcpy(at, topic, topic_size)
+    at += topic_size
+    set16(at, <int16_t> properties_size)
+    return fill_properties(at + 2, message.properties, append_crc)
+
+
+cdef void finish_record(uint8_t* p, Py_ssize_t size, int64_t queue_offset, int64_t physical_offset,
+                        int64_t store_timestamp, bint append_crc) noexcept nogil:
+    """What only the log knows of a record: its number, its place, its time; and the CRC over all of it."""
+    cdef uint32_t crc
+    cdef int digit
+    set64(p + QUEUE_OFFSET_AT, queue_offset)
+    set64(p + PHYSICAL_OFFSET_AT, physical_offset)
+    set64(p + BORN_HOST_AT + (20 if p[SYS_FLAG_AT + 3] & BORN_IPV6 else 8), store_timestamp)
+    if append_crc:
+        crc = crc32_of(0, p, size - CRC_PROPERTY_SIZE) & 0x7FFFFFFF
+        for digit in range(10):  # least significant digit first
+            p[size - 11 + digit] = 48 + crc % 10
+            crc //= 10
+
+
+cdef Py_ssize_t measure_properties(dict properties, bint append_crc, bint* has_lights) except -1:
+    """The encoded size of the properties; InvalidMessage for what RocketMQ's text form cannot carry."""
+    cdef PyObject* name
+    cdef PyObject* value
+    cdef Py_ssize_t cursor = 0
+    cdef Py_ssize_t name_size, value_size
+    cdef Py_ssize_t total = CRC_PROPERTY_SIZE if append_crc else 0
+    cdef const char* text
+    while PyDict_Next(properties, &cursor, &name, &value):
+        text = property_text(<object> name, <object> name, &name_size)
+        if append_crc and name_size == 8 and memcmp(text, b"__CRC32#", 8) == 0:
+            continue
+        if name_size == 20 and memcmp(text, b"INNER_MULTI_DISPATCH", 20) == 0:
+            has_lights[0] = True
+        property_text(<object> name, <object> value, &value_size)
+        total += name_size + value_size + 2
+    if total > MAX_PROPERTIES:
+        raise InvalidMessage("properties", f"{total} bytes encoded", f"at most {MAX_PROPERTIES} bytes")
+    return total
+
+
+cdef const char* property_text(object name, object text, Py_ssize_t* size) except NULL:
+    cdef const char* utf8
+    if not isinstance(text, str):
+        raise InvalidMessage("properties", f"{name!r}: {text!r}", "names and values are str")
+    try:
+        utf8 = PyUnicode_AsUTF8AndSize(text, size)
+    except UnicodeEncodeError:
+        raise InvalidMessage("properties", f"{name!r}: {text!r}", "text that UTF-8 can carry") from None
+    if size[0] == 0:
+        raise InvalidMessage("properties", f"{name!r}: {text!r}", "no empty name or value: readers drop such a property")
+    if memchr(utf8, 1, size[0]) != NULL or memchr(utf8, 2, size[0]) != NULL:
+        raise InvalidMessage("properties", f"{name!r}: {text!r}",
+                             "no \\x01 or \\x02 inside a name or a value: they separate properties on disk")
+    return utf8
+
+
+cdef int fill_properties(uint8_t* at, dict properties, bint append_crc) except -1:
+    cdef PyObject* name
+    cdef PyObject* value
+    cdef Py_ssize_t cursor = 0
+    cdef Py_ssize_t size
+    cdef const char* text
+    while PyDict_Next(properties, &cursor, &name, &value):
+        text = PyUnicode_AsUTF8AndSize(<object> name, &size)
+        if append_crc and size == 8 and memcmp(text, b"__CRC32#", 8) == 0:
+            continue
+        memcpy(at, text, size)
+        at[size] = 1
+        at += size + 1
+        text = PyUnicode_AsUTF8AndSize(<object> value, &size)
+        memcpy(at, text, size)
+        at[size] = 2
+        at += size + 1
+    if append_crc:
+        memcpy(at, b"__CRC32#\x010000000000\x02", CRC_PROPERTY_SIZE)
+    return 0

@@ -1,0 +1,181 @@
+"""The inside of a put: number a message, place it, answer with its receipt."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mqlake.errors import InvalidMessage
+from mqlake.kernel.reference.encode import encode_record
+from mqlake.kernel.reference.message import Message, PutReceipt
+from mqlake.kernel.types import Writable
+
+UNNUMBERED = (0x4, 0xC)
+"""Transaction types (prepared, rolled back) that are in no queue and take no number."""
+
+
+class TopicState:
+    """One topic: its queues' next numbers, whose turn it is, and what was put since the store was opened."""
+
+    def __init__(self, name: str, queue_count: int) -> None:
+        self.name = name
+        self.queue_count = queue_count
+        self.turn = 0
+        self.next_offsets: dict[int, int] = {}
+        self.put_count = 0
+        self.put_bytes = 0
+
+
+class Appender:
+    """The write position of the log.
+
+    Where an append needs more than a copy (the file is full or closed, a queue is written for the first time, light
+    queues are named) the answer is None, nothing has happened, and the caller goes the slow way.
+    """
+
+    def __init__(
+        self, end: int, store_host: bytes, max_body: int, append_crc: bool, slow_ns: int, words: Writable | None
+    ) -> None:
+        """`words`: the 8-byte word that tells other processes the end, or None."""
+        self.end = end
+        self.file_start = 0
+        self.position = 0
+        self.on_slow: Callable[[int, int], None] | None = None
+        self.states: dict[str, TopicState] = {}
+        self._store_host = store_host
+        self._max_body = max_body
+        self._append_crc = append_crc
+        self._slow_ns = slow_ns
+        self._words = words
+        self._last_timestamp = 0
+        self._is_open = False
+        self._target: Writable | None = None
+        self._mutex = threading.RLock()  # what the interpreter lock is to the compiled twin
+
+    def open(self, target: Writable, file_start: int, position: int) -> None:
+        """Write into this buffer from `position` on; it holds the file that starts at `file_start`."""
+        if not 0 <= position <= len(target):
+            raise ValueError(f"{position} is not inside of {len(target)} bytes")
+        with self._mutex:
+            self._target = target
+            self.file_start = file_start
+            self.position = position
+            self._publish(file_start + position)
+            self._is_open = True
+
+    def close(self) -> None:
+        """Every append answers None from here on."""
+        with self._mutex:
+            self._is_open = False
+
+    def reopen(self) -> None:
+        """Go on where `close` stopped."""
+        self._is_open = self._target is not None
+
+    def size_of(self, message: Message) -> int:
+        """The bytes that a message takes as a record."""
+        return len(self._encode(message, 0, 0, 0, 0))
+
+    def append(
+        self, message: Message, durability: Any, numbered_lights: bool = False, while_closed: bool = False
+    ) -> PutReceipt | None:
+        """Place one message; its receipt, or None where the slow way is needed.
+
+        `numbered_lights`: its numbers in light queues are given. `while_closed`: the caller closed the appender to
+        keep others out.
+        """
+        with self._mutex:
+            size = self._plan(message, numbered_lights)
+            if size is None or self._target is None or not (self._is_open or while_closed):
+                return None
+            if self.position + size + 8 > len(self._target):
+                return None
+            timestamp = self._now()
+            receipt = self._place(self._target, message, timestamp, durability)
+            self._publish(self.file_start + self.position)
+        self._after(size, timestamp)
+        return receipt
+
+    def append_many(self, messages: Sequence[Message], durability: Any) -> list[PutReceipt] | None:
+        """Place messages one behind the other; their receipts, or None and none of them placed."""
+        total = 0
+        with self._mutex:
+            for message in messages:
+                if message.sys_flag & 0xC:
+                    raise InvalidMessage("batch", repr(message), "no transactions in a batch: put it alone")
+                size = self._plan(message, False)
+                if size is None:
+                    return None
+                total += size
+            if total > self._max_body + 65536:
+                raise InvalidMessage(
+                    "batch",
+                    f"{total} bytes in {len(messages)} records",
+                    f"at most {self._max_body + 65536} bytes (maxMessageSize and 64 KiB); put it in parts",
+                )
+            if self._target is None or not self._is_open or self.position + total + 8 > len(self._target):
+                return None
+            timestamp = self._now()
+            receipts = [self._place(self._target, message, timestamp, durability) for message in messages]
+            self._publish(self.file_start + self.position)
+        self._after(total, timestamp)
+        return receipts
+
+    def _plan(self, message: Message, numbered_lights: bool) -> int | None:
+        """The size of a record; None where the slow way is needed."""
+        state = self.states.get(message.topic)
+        if state is None:
+            return None
+        if len(message.body) > self._max_body:
+            raise InvalidMessage(
+                "body", f"{len(message.body)} bytes", f"at most {self._max_body} bytes (maxMessageSize)"
+            )
+        size = self.size_of(message)
+        if "INNER_MULTI_DISPATCH" in message.properties and not numbered_lights:
+            return None
+        queue_id = state.turn if message.queue_id is None else message.queue_id
+        if not isinstance(queue_id, int) or not 0 <= queue_id < 1 << 31:
+            raise InvalidMessage("queue_id", repr(queue_id), "a number in [0, 2147483647]")
+        if message.sys_flag & 0xC not in UNNUMBERED and queue_id not in state.next_offsets:
+            return None
+        return size
+
+    def _place(self, target: Writable, message: Message, timestamp: int, durability: Any) -> PutReceipt:
+        state = self.states[message.topic]
+        queue_id = state.turn if message.queue_id is None else message.queue_id
+        numbered = message.sys_flag & 0xC not in UNNUMBERED
+        queue_offset = state.next_offsets[queue_id] if numbered else 0
+        offset = self.file_start + self.position
+        record = self._encode(message, queue_id, queue_offset, offset, timestamp)
+        target[self.position : self.position + len(record)] = record
+        self.position += len(record)
+        if numbered:
+            state.next_offsets[queue_id] = queue_offset + 1
+        if message.queue_id is None:
+            state.turn = (state.turn + 1) % state.queue_count
+        state.put_count += 1
+        state.put_bytes += len(record)
+        size, host = len(record), self._store_host
+        return PutReceipt(state.name, queue_id, queue_offset, offset, size, timestamp, durability, host)
+
+    def _encode(self, message: Message, queue_id: int, queue_offset: int, offset: int, timestamp: int) -> bytes:
+        places = queue_id, queue_offset, offset, timestamp
+        return encode_record(message, *places, self._store_host, self._append_crc)
+
+    def _now(self) -> int:
+        """Store times never run backwards along the log."""
+        self._last_timestamp = max(self._last_timestamp, time.time_ns() // 1_000_000)
+        return self._last_timestamp
+
+    def _publish(self, end: int) -> None:
+        self.end = end
+        if self._words is not None:
+            struct.pack_into("q", self._words, 0, end)
+
+    def _after(self, size: int, began_ms: int) -> None:
+        took_ms = time.time_ns() // 1_000_000 - began_ms
+        if took_ms * 1_000_000 > self._slow_ns and self.on_slow is not None:
+            self.on_slow(size, took_ms)

@@ -1,0 +1,154 @@
+"""The values that puts and reads make: a message that goes in, a receipt, a record that comes out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from mqlake.errors import InvalidMessage
+from mqlake.kernel.reference.record import decode_properties, parse
+
+KEYS = "KEYS"
+TAGS = "TAGS"
+
+
+class Message:
+    """A message to be stored. `tags` and `keys` are written as the properties that RocketMQ knows them by."""
+
+    __slots__ = (
+        "body",
+        "born_host",
+        "born_timestamp",
+        "flag",
+        "prepared_offset",
+        "properties",
+        "queue_id",
+        "reconsume_times",
+        "sys_flag",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp: int | None = None,
+        born_host: str | None = None,
+        reconsume_times: int = 0,
+        prepared_offset: int = 0,
+    ) -> None:
+        """`keys` is one key or several; `queue_id` None takes the topic's queues in turn; `sys_flag` is RocketMQ's."""
+        self.topic = topic
+        self.body = body
+        self.queue_id = queue_id
+        self.properties = {} if properties is None else dict(properties)
+        if keys:
+            self.properties[KEYS] = keys if isinstance(keys, str) else join_keys(keys)
+        if tags:
+            self.properties[TAGS] = tags
+        self.flag = flag
+        self.sys_flag = sys_flag
+        self.born_timestamp = time.time_ns() // 1_000_000 if born_timestamp is None else born_timestamp
+        self.born_host = born_host
+        self.reconsume_times = reconsume_times
+        self.prepared_offset = prepared_offset
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get(TAGS)
+
+    @property
+    def keys(self) -> list[str]:
+        return split_keys(self.properties)
+
+    def __repr__(self) -> str:
+        return f"Message({self.topic!r}, {len(self.body)} bytes, queue_id={self.queue_id}, {self.properties!r})"
+
+
+def join_keys(keys: Iterable[str]) -> str:
+    """Keys as the KEYS property holds them: separated by one space."""
+    parts = list(keys)
+    for key in parts:
+        if not isinstance(key, str) or not key or " " in key:
+            raise InvalidMessage("keys", repr(key), "keys that are not empty and hold no space: spaces separate them")
+    return " ".join(parts)
+
+
+def split_keys(properties: Mapping[str, str]) -> list[str]:
+    return [key for key in properties.get(KEYS, "").split(" ") if key]
+
+
+class PutReceipt(NamedTuple):
+    """What a put answers: where the message is, and how safe."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    size: int
+    store_timestamp: int
+    durability: Any
+    store_host: bytes
+
+    @property
+    def end(self) -> int:
+        """The offset just behind the record."""
+        return self.physical_offset + self.size
+
+    @property
+    def message_id(self) -> str:
+        """RocketMQ's offset message id, as a broker returns it to a producer."""
+        return (self.store_host + self.physical_offset.to_bytes(8, "big")).hex().upper()
+
+
+class StoredRecord:
+    """One record's bytes, copied out of the log. Its header is parsed when it is made, and it must be whole."""
+
+    def __init__(self, record: bytes) -> None:
+        parsed = parse(record, -1, False)
+        size = parsed if isinstance(parsed, int) else parsed[0]
+        if isinstance(parsed, int) or size != len(record):
+            raise ValueError(f"not one whole record: {size}")
+        fields = parsed[1]
+        self.record = record
+        self.topic = fields.topic
+        self.properties = decode_properties(record[fields.properties_at :])
+        self.raw_body = record[fields.body_at : fields.body_at + fields.body_size]
+        self.size = size
+        self.queue_id = fields.queue_id
+        self.queue_offset = fields.queue_offset
+        self.physical_offset = fields.physical_offset
+        self.flag = fields.flag
+        self.sys_flag = fields.sys_flag
+        self.born_timestamp = fields.born_timestamp
+        self.store_timestamp = fields.store_timestamp
+        self.born_address = fields.born_host
+        self.store_address = fields.store_host
+        self.reconsume_times = fields.reconsume_times
+        self.prepared_offset = fields.prepared_offset
+        self.body_crc = fields.body_crc
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get(TAGS)
+
+    @property
+    def keys(self) -> list[str]:
+        return split_keys(self.properties)
+
+    def __reduce__(self) -> tuple[type, tuple[bytes]]:
+        return type(self), (self.record,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StoredRecord) and self.record == other.record
+
+    def __hash__(self) -> int:
+        return hash(self.record)
