@@ -33,6 +33,6 @@ bench: setup ## The benchmarks
 	$(PYTHON) -m benchmarks
 
 clean: ## Remove all that make made, .venv too
-	rm -rf .venv build dist bench-out .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf .venv build dist bench-out benchmarks/__pycache__ .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	rm -f src/mqlake/kernel/_compiled.c src/mqlake/kernel/*.so
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -45,5 +45,6 @@ lock_memory = chosen.lock_memory
 populate = chosen.populate
 put_index_keys = chosen.put_index_keys
 read_records = chosen.read_records
+scan_columns = chosen.scan_columns
 unlock_memory = chosen.unlock_memory
 walk_records = chosen.walk_records

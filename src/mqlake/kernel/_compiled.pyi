@@ -1,7 +1,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from mqlake.kernel.types import Dispatched, Readable, Writable
+from mqlake.kernel.types import Dispatched, Readable, Scanned, Writable
 
 class Message:
     topic: str
@@ -157,6 +157,17 @@ def dispatch_records(
     index_keys: bool,
     index_tags: bool,
 ) -> Dispatched: ...
+def scan_columns(
+    log: Readable,
+    position: int,
+    end: int,
+    log_start: int,
+    max_bytes: int,
+    max_rows: int,
+    columns: int,
+    check_crc: bool,
+    topics: Sequence[str] | None = None,
+) -> Scanned: ...
 def count_valid_entries(entries: Readable, log_end: int) -> int: ...
 def read_records(
     log: Readable, log_start: int, readable: int, entries: Readable, first: int, max_bytes: int, kind: type[Kind]

@@ -15,6 +15,9 @@ include "encode.pxi"      # a message as a record
 include "append.pxi"      # the inside of a put
 include "find.pxi"        # the next whole record behind damage
 include "dispatch.pxi"    # a stretch of the log -> consume-queue entries and index keys
+include "texts.pxi"       # UTF-8 made valid, hosts as text, texts by number
+include "columns.pxi"     # a stretch of the log -> Arrow columns: check, number, measure,
+include "columns_fill.pxi"  # and fill
 include "queue.pxi"       # consume-queue entries: how many hold, the records they point at
 include "index.pxi"       # the hash index: put and look up
 include "memory.pxi"      # warm-up and locking of mapped pages

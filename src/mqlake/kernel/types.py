@@ -56,3 +56,34 @@ Run = tuple[str, int, int, bytes]
 
 Dispatched = tuple[int, int, list[Run], bytes, int, int, int]
 """Position reached, why it stopped, runs, index keys, number of records, offset and store time of the last."""
+
+COLUMN_NAMES = (
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "physical_offset",
+    "size",
+    "flag",
+    "sys_flag",
+    "body_crc",
+    "born_timestamp",
+    "store_timestamp",
+    "born_host",
+    "store_host",
+    "reconsume_times",
+    "prepared_offset",
+    "tags",
+    "keys",
+    "properties",
+    "body",
+)
+"""The columns of scan_columns: the one at place i is asked for by the bit 1 << i."""
+
+Scanned = tuple[int, int, int, dict[str, bytes | bytearray]]
+"""Position reached, why scan_columns stopped, number of rows, and Arrow buffers by name.
+
+A column of numbers is one buffer under its own name. A text is `NAME.offsets` (one more than there are texts, int32)
+and `NAME.values`: so are `body` and `tags`, the latter with a bitmap `tags.validity`. Of `topic`, `born_host` and
+`store_host` these two are the dictionary, in the order of appearance, and the buffer `NAME` holds an int32 index for
+each row. A list is `NAME.offsets` and the texts of its items: `keys.item`, `properties.name`, `properties.value`.
+"""

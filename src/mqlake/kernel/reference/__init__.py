@@ -5,6 +5,7 @@ built (a pure build is asked for by name), and it is what the compiled kernel is
 """
 
 from mqlake.kernel.reference.append import Appender, TopicState
+from mqlake.kernel.reference.columns import scan_columns
 from mqlake.kernel.reference.dispatch import dispatch_records
 from mqlake.kernel.reference.encode import encode_record
 from mqlake.kernel.reference.find import find_record
@@ -34,6 +35,7 @@ __all__ = [
     "populate",
     "put_index_keys",
     "read_records",
+    "scan_columns",
     "unlock_memory",
     "walk_records",
 ]

@@ -1,0 +1,350 @@
+# A stretch of the commit log -> column buffers in Arrow's layout.
+#
+# Two passes. The first checks every record, copies its body while the cache still has it, numbers the texts that
+# repeat, splits the properties and adds up what each buffer takes; the second fills buffers of exactly that size
+# (columns_fill.pxi). Neither holds the interpreter lock. Another process may write the file: places and sizes are those
+# that the first pass found, whatever the second reads.
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
+
+from mqlake.kernel.types import COLUMN_NAMES
+
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void* address) nogil
+
+cdef enum:                      # places in types.COLUMN_NAMES; the bits of `columns` are 1 << place
+    COL_TOPIC
+    COL_QUEUE_ID
+    COL_QUEUE_OFFSET
+    COL_PHYSICAL_OFFSET
+    COL_SIZE
+    COL_FLAG
+    COL_SYS_FLAG
+    COL_BODY_CRC
+    COL_BORN_TIMESTAMP
+    COL_STORE_TIMESTAMP
+    COL_BORN_HOST
+    COL_STORE_HOST
+    COL_RECONSUME_TIMES
+    COL_PREPARED_OFFSET
+    FIXED_COLUMNS               # from here on: columns of more than one buffer
+    COL_TAGS = FIXED_COLUMNS
+    COL_KEYS
+    COL_PROPERTIES
+    COL_BODY
+    ALL_COLUMNS
+    LONG_COLUMNS = (1 << COL_QUEUE_OFFSET | 1 << COL_PHYSICAL_OFFSET | 1 << COL_BORN_TIMESTAMP
+                    | 1 << COL_STORE_TIMESTAMP | 1 << COL_PREPARED_OFFSET)
+    PROPERTY_COLUMNS = 1 << COL_TAGS | 1 << COL_KEYS | 1 << COL_PROPERTIES
+
+cdef enum:
+    MAX_SCAN = 1 << 30          # bytes in one call: offsets into a buffer are 32 bits wide
+    FEW_NAMES = 32              # up to here a property's name is looked for by comparing it with every other
+
+cdef struct Span:
+    const uint8_t* at
+    Py_ssize_t size
+
+cdef struct Property:           # the value follows on the name, one separator between
+    const uint8_t* name
+    int32_t name_size
+    int32_t value_size
+
+cdef struct ScanRow:            # one record; tags.at is NULL where it has none
+    Py_ssize_t position
+    int32_t size
+    int32_t body_size
+    int32_t topic
+    int32_t born_host
+    int32_t store_host
+    int32_t key_count
+    int32_t property_count
+    Span tags
+
+cdef struct Repaired:           # properties that were no valid UTF-8, made valid; the text follows the struct
+    Repaired* previous
+
+cdef struct Scan:
+    const uint8_t* log
+    uint32_t columns
+    bint check_crc
+    bint some_topics            # only the topics that are in the lexicon already are wanted
+    bint out_of_memory
+    ScanRow* rows
+    Py_ssize_t row_count
+    Py_ssize_t row_room
+    uint8_t* body               # NULL where bodies are not wanted
+    Py_ssize_t body_bytes
+    Span* keys
+    Py_ssize_t key_count
+    Py_ssize_t key_room
+    Property* properties
+    Py_ssize_t property_count
+    Py_ssize_t property_room
+    Lexicon topics
+    Lexicon born_hosts
+    Lexicon store_hosts
+    Lexicon names               # of one record with many properties
+    Repaired* repaired
+    int64_t weight              # bytes of the rows' records, and what repairs may add to them
+    int64_t tags_bytes
+    int64_t key_bytes
+    int64_t name_bytes
+    int64_t value_bytes
+
+
+def scan_columns(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, Py_ssize_t max_bytes,
+                 Py_ssize_t max_rows, uint32_t columns, bint check_crc, topics=None):
+    """Walk the records in [position, end) of a log file and lay them out as columns, one row a record.
+
+    Stops before it passes `max_bytes` (one record always fits) or `max_rows`, at an end-of-file marker or at bytes
+    that are no record. With `topics`, records of others are passed over and their bodies are not checked. Returns the
+    position it came to, why it stopped (1 = end or a limit, 0 = marker, negative = code of `check_record`), the
+    number of rows and the buffers by name: see `types.Scanned`.
+    """
+    cdef Py_buffer view
+    cdef Scan s
+    cdef int64_t result = REACHED_END
+    cdef Filled out
+    cdef Record first
+    cdef Py_ssize_t stop
+    cdef bytearray body
+    cdef dict buffers = {}
+    if not 0 < max_bytes <= MAX_SCAN or max_rows <= 0:
+        raise ValueError(f"max_bytes = {max_bytes}, max_rows = {max_rows}: 1 to {MAX_SCAN}, and at least 1")
+    if columns >> ALL_COLUMNS:
+        raise ValueError(f"columns = {columns:#x}: there are only {ALL_COLUMNS}")
+    memset(&s, 0, sizeof(s))
+    memset(&out, 0, sizeof(out))
+    s.columns = columns
+    s.check_crc = check_crc
+    s.some_topics = topics is not None
+    PyObject_GetBuffer(log, &view, PyBUF_SIMPLE)
+    try:
+        if position < 0 or end > view.len or position > end:
+            raise ValueError(f"[{position}, {end}) is not inside of {view.len} bytes")
+        scan_open(&s, topics or ())
+        s.log = <const uint8_t*> view.buf
+        stop = position + parse(s.log + position, end - position, -1, False, &first)
+        stop = max(stop, min(end, position + max_bytes))
+        if columns & 1 << COL_BODY:
+            body = PyByteArray_FromStringAndSize(NULL, stop - position)
+            s.body = <uint8_t*> PyByteArray_AS_STRING(body)
+            wish_huge_pages(s.body, stop - position)
+        with nogil:
+            result = gather(&s, &position, end, stop, log_start, max_rows)
+        if s.out_of_memory:
+            raise MemoryError
+        allocate_columns(&s, &out, buffers)
+        if columns & 1 << COL_BODY:
+            PyByteArray_Resize(body, s.body_bytes)
+            buffers["body.values"] = body
+        with nogil:
+            fill_columns(&s, &out)
+        return position, result, s.row_count, buffers
+    finally:
+        PyBuffer_Release(&view)
+        scan_close(&s)
+
+
+cdef int scan_open(Scan* s, object topics) except -1:
+    cdef bytes name
+    if not (lexicon_open(&s.topics) and lexicon_open(&s.born_hosts) and lexicon_open(&s.store_hosts)
+            and lexicon_open(&s.names)):
+        raise MemoryError
+    for topic in topics:
+        name = topic.encode()
+        if find_text(&s.topics, <const uint8_t*> PyBytes_AS_STRING(name), len(name), True) < 0:
+            raise MemoryError
+    return 0
+
+
+cdef void scan_close(Scan* s) noexcept nogil:
+    cdef Repaired* previous
+    free(s.rows)
+    free(s.keys)
+    free(s.properties)
+    lexicon_close(&s.topics)
+    lexicon_close(&s.born_hosts)
+    lexicon_close(&s.store_hosts)
+    lexicon_close(&s.names)
+    while s.repaired != NULL:
+        previous = s.repaired.previous
+        free(s.repaired)
+        s.repaired = previous
+
+
+cdef int64_t gather(Scan* s, Py_ssize_t* position, Py_ssize_t end, Py_ssize_t stop, int64_t log_start,
+                    Py_ssize_t max_rows) noexcept nogil:
+    """The first pass: rows, texts and sizes. `position` moves behind the last record that was taken."""
+    cdef Record r
+    cdef int64_t result, size
+    cdef int32_t topic
+    cdef const uint8_t* p
+    while position[0] < stop and s.row_count < max_rows:
+        p = s.log + position[0]
+        result = parse(p, end - position[0], log_start + position[0], s.check_crc and not s.some_topics, &r)
+        if result <= 0:
+            return result
+        if position[0] + r.size > stop:
+            return REACHED_END
+        prefetch(p + r.size)  # the next record, and where its topic lies if it is much like this one
+        prefetch(p + r.size + r.topic_at)
+        topic = 0
+        if s.some_topics or s.columns & 1 << COL_TOPIC:
+            topic = find_topic(s, p + r.topic_at, r.topic_size)
+            if topic == ABSENT:
+                position[0] += r.size
+                continue
+            if s.some_topics and s.check_crc:
+                size = r.size
+                result = parse(p, end - position[0], log_start + position[0], True, &r)
+                if result != size:  # no more than this has been measured against `stop`
+                    return result if result < 0 else BAD_SIZE
+        if not gather_row(s, p, position[0], topic, &r):
+            return REACHED_END
+        position[0] += r.size
+    return REACHED_END
+
+
+cdef bint gather_row(Scan* s, const uint8_t* p, Py_ssize_t position, int32_t topic, Record* r) noexcept nogil:
+    """Take one record; False where it would make a buffer too large for 32-bit offsets, or memory is out."""
+    cdef const uint8_t* text = p + r.properties_at
+    cdef Py_ssize_t size = r.properties_size
+    cdef ScanRow* row
+    if not make_room(<void**> &s.rows, &s.row_room, s.row_count + 1, sizeof(ScanRow)):
+        s.out_of_memory = True
+        return False
+    s.weight += r.size + (REPAIR_FACTOR - 1) * r.properties_size
+    if s.row_count and s.weight > INT32_MAX:
+        return False
+    row = &s.rows[s.row_count]
+    memset(row, 0, sizeof(ScanRow))
+    row.position = position
+    row.size = <int32_t> r.size
+    row.body_size = <int32_t> r.body_size
+    row.topic = topic
+    if s.columns & 1 << COL_BORN_HOST:
+        row.born_host = find_text(&s.born_hosts, p + r.born_host_at, 20 if r.sys_flag & BORN_IPV6 else 8, True)
+    if s.columns & 1 << COL_STORE_HOST:
+        row.store_host = find_text(&s.store_hosts, p + r.store_host_at, 20 if r.sys_flag & STORE_IPV6 else 8, True)
+    if row.topic < 0 or row.born_host < 0 or row.store_host < 0:
+        s.out_of_memory = True
+    if s.columns & PROPERTY_COLUMNS:
+        text = valid_text(s, text, &size)
+        gather_properties(s, text, size, row)
+    if s.body != NULL:
+        memcpy(s.body + s.body_bytes, p + r.body_at, r.body_size)
+    s.body_bytes += r.body_size
+    s.row_count += 1
+    return not s.out_of_memory
+
+
+cdef int32_t find_topic(Scan* s, const uint8_t* text, Py_ssize_t size) noexcept nogil:
+    """The number of a topic, ABSENT for one that is not wanted. What is in the lexicon is valid UTF-8."""
+    cdef int32_t number = find_text(&s.topics, text, size, False)
+    cdef uint8_t* valid
+    if number >= 0:
+        return number
+    if is_utf8(text, size):
+        return find_text(&s.topics, text, size, not s.some_topics)
+    valid = <uint8_t*> malloc(REPAIR_FACTOR * size)
+    if valid == NULL:
+        return NO_MEMORY
+    number = find_text(&s.topics, valid, repair(text, size, valid), not s.some_topics)
+    free(valid)
+    return number
+
+
+cdef const uint8_t* valid_text(Scan* s, const uint8_t* text, Py_ssize_t* size) noexcept nogil:
+    """The text itself where it is valid UTF-8, else a repaired copy that lives as long as the scan.
+
+    A malformed part never reaches over a separator, so all properties of a record can be repaired in one piece.
+    """
+    cdef Repaired* copy
+    if is_utf8(text, size[0]):
+        return text
+    copy = <Repaired*> malloc(sizeof(Repaired) + REPAIR_FACTOR * size[0])
+    if copy == NULL:
+        s.out_of_memory = True
+        return text
+    copy.previous = s.repaired
+    s.repaired = copy
+    size[0] = repair(text, size[0], <uint8_t*> (copy + 1))
+    return <const uint8_t*> (copy + 1)
+
+
+cdef void gather_properties(Scan* s, const uint8_t* at, Py_ssize_t size, ScanRow* row) noexcept nogil:
+    """Split the properties of one record; of a name given twice the last value counts, in the place of the first."""
+    cdef const uint8_t* end = at + size
+    cdef const uint8_t* stop
+    cdef const uint8_t* middle
+    cdef Span keys = Span(NULL, 0)
+    cdef Py_ssize_t first = s.property_count
+    cdef Py_ssize_t i
+    cdef bint hashed = False
+    while at < end:
+        stop = next_property(at, end, &middle)
+        if middle != NULL:
+            if middle - at == 4:
+                if memcmp(at, b"TAGS", 4) == 0:
+                    row.tags = Span(middle + 1, stop - middle - 1)
+                elif memcmp(at, b"KEYS", 4) == 0:
+                    keys = Span(middle + 1, stop - middle - 1)
+            if s.columns & 1 << COL_PROPERTIES:
+                add_property(s, first, Property(at, <int32_t> (middle - at), <int32_t> (stop - middle - 1)), &hashed)
+        at = stop + 1
+    row.property_count = <int32_t> (s.property_count - first)
+    for i in range(first, s.property_count):
+        s.name_bytes += s.properties[i].name_size
+        s.value_bytes += s.properties[i].value_size
+    s.tags_bytes += row.tags.size
+    if s.columns & 1 << COL_KEYS:
+        gather_keys(s, keys, row)
+
+
+cdef void gather_keys(Scan* s, Span keys, ScanRow* row) noexcept nogil:
+    """Split the keys at single spaces; between two spaces there is none."""
+    cdef const uint8_t* at = keys.at
+    cdef const uint8_t* end = at + keys.size
+    cdef const uint8_t* stop
+    while at < end:
+        stop = <const uint8_t*> memchr(at, 32, end - at)
+        if stop == NULL:
+            stop = end
+        if stop > at:
+            if not make_room(<void**> &s.keys, &s.key_room, s.key_count + 1, sizeof(Span)):
+                s.out_of_memory = True
+                return
+            s.keys[s.key_count] = Span(at, stop - at)
+            s.key_count += 1
+            s.key_bytes += stop - at
+            row.key_count += 1
+        at = stop + 1
+
+
+cdef void add_property(Scan* s, Py_ssize_t first, Property new, bint* hashed) noexcept nogil:
+    """`first` is where the record's own properties begin; past FEW_NAMES of them the names go into a hash table."""
+    cdef Py_ssize_t i = first
+    if s.property_count - first >= FEW_NAMES and not hashed[0]:
+        hashed[0] = True
+        lexicon_clear(&s.names)
+        for i in range(first, s.property_count):
+            if find_text(&s.names, s.properties[i].name, s.properties[i].name_size, True) < 0:
+                s.out_of_memory = True
+    if hashed[0]:
+        i = first + find_text(&s.names, new.name, new.name_size, True)
+    else:
+        while i < s.property_count and not same_name(&s.properties[i], &new):
+            i += 1
+    if i < first or not make_room(<void**> &s.properties, &s.property_room, i + 1, sizeof(Property)):
+        s.out_of_memory = True
+    if s.out_of_memory:
+        return
+    s.properties[i] = new
+    s.property_count = max(s.property_count, i + 1)
+
+
+cdef inline bint same_name(Property* a, Property* b) noexcept nogil:
+    """No name is empty, so there is a first byte to compare before the call."""
+    return a.name_size == b.name_size and a.name[0] == b.name[0] and memcmp(a.name, b.name, a.name_size) == 0

@@ -1,0 +1,281 @@
+"""Whole stretches of the commit log as Arrow record batches: one row a record, in the order of the log.
+
+The kernel checks the records (lengths, physical offset, body CRC) and lays them out as Arrow buffers, without the
+interpreter lock: threads that scan different files run side by side. The buffers are handed to pyarrow without a
+copy, and hold no reference to the log, so a batch outlives the file it came from.
+
+What is in the log is in the scan: half messages and rolled-back ones of transactions too (`sys_flag & 0xC`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from mqlake.codec.compression import COMPRESSED, decompress_body
+from mqlake.errors import CorruptRecord, InvalidConfig, MissingExtra
+from mqlake.kernel import check_record, find_record, scan_columns
+from mqlake.kernel.types import BAD_CRC, BLANK, COLUMN_NAMES, REACHED_END, REASONS
+from mqlake.logs.stretch import Stretch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Buffers = dict[str, bytes | bytearray]
+Progress = Callable[[int], None]
+OnDamage = Literal["fail", "skip"]
+
+COLUMNS = {
+    "topic": "dictionary<int32, string>",
+    "queue_id": "int32",
+    "queue_offset": "int64",
+    "physical_offset": "int64",
+    "size": "int32",  # of the whole record
+    "flag": "int32",  # the application's own
+    "sys_flag": "int32",
+    "body_crc": "int32",  # of the body as stored
+    "born_timestamp": "timestamp[ms, UTC]",
+    "store_timestamp": "timestamp[ms, UTC]",
+    "born_host": "dictionary<int32, string>",  # 127.0.0.1:10911 or [::1]:10911
+    "store_host": "dictionary<int32, string>",
+    "reconsume_times": "int32",
+    "prepared_offset": "int64",
+    "tags": "string",  # null where there are none
+    "keys": "list<string>",
+    "properties": "map<string, string>",  # all of them, tags and keys too
+    "body": "binary",
+}
+"""The columns of a scan and their Arrow types, in the order of the schema."""
+
+BATCH_BYTES = 32 * 1024 * 1024
+MAX_BATCH_BYTES = 1 << 30
+"""Offsets inside of a batch are 32 bits wide."""
+MAX_INFLATED_BYTES = 256 * 1024 * 1024
+"""A batch is cut once its decompressed bodies pass this: a few megabytes can claim to be gigabytes."""
+
+_log = logging.getLogger(__name__)
+
+
+def record_batches(
+    stretches: Iterable[Stretch],
+    *,
+    columns: Sequence[str] | None = None,
+    batch_bytes: int = BATCH_BYTES,
+    decompress: bool = True,
+    topics: Collection[str] | None = None,
+    on_damage: OnDamage = "fail",
+    check_crc: bool = True,
+    progress: Progress | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Scan stretches of the log, one record batch for at most `batch_bytes` of it (one record always fits).
+
+    A stretch begins and ends at record boundaries, so zeroes before its end are damage; an end-of-file marker ends it.
+    `columns` picks and orders columns (default: all of COLUMNS); `topics` leaves out the records of others, whose
+    bodies are then not checked either. Compressed bodies are decompressed unless `decompress` is False. Damage raises
+    CorruptRecord behind the batch of what was whole before it; with on_damage="skip" it is logged, and the scan goes
+    on at the next whole record. `progress` is called with the number of bytes that the scan has moved on.
+    """
+    scan = Scan(columns, batch_bytes, decompress, topics, on_damage, check_crc)
+    for stretch in stretches:
+        yield from scan.batches(stretch, progress or _ignore)
+
+
+def schema(columns: Sequence[str] | None = None) -> pa.Schema:
+    """The schema that every batch of a scan of these columns has."""
+    pa = _pyarrow()
+    types = _types(pa)
+    return pa.schema([pa.field(name, types[name]) for name in checked_columns(columns)])
+
+
+def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
+    """The columns asked for, all of them for None; InvalidConfig for one that is unknown or named twice."""
+    if columns is None:
+        return tuple(COLUMNS)
+    for name in columns:
+        if name not in COLUMNS:
+            raise InvalidConfig("columns", name, f"one of {', '.join(COLUMNS)}")
+    if not columns or len(set(columns)) < len(columns):
+        raise InvalidConfig("columns", list(columns), "at least one column, and none twice")
+    return tuple(columns)
+
+
+class Scan:
+    """The settings of one scan, checked; `batches` may be called for many stretches, from many threads."""
+
+    def __init__(
+        self,
+        columns: Sequence[str] | None,
+        batch_bytes: int,
+        decompress: bool,
+        topics: Collection[str] | None,
+        on_damage: OnDamage,
+        check_crc: bool,
+    ) -> None:
+        if not 0 < batch_bytes <= MAX_BATCH_BYTES:
+            raise InvalidConfig("batch_bytes", batch_bytes, f"must be in [1, {MAX_BATCH_BYTES}]")
+        if on_damage not in ("fail", "skip"):
+            raise InvalidConfig("on_damage", on_damage, "one of fail, skip")
+        self._pa = _pyarrow()
+        self._types = _types(self._pa)
+        self._columns = checked_columns(columns)
+        self._schema = schema(self._columns)
+        self._inflates = decompress and "body" in self._columns
+        needed = {*self._columns, *(("sys_flag", "physical_offset") if self._inflates else ())}
+        self._bits = sum(1 << COLUMN_NAMES.index(name) for name in needed)
+        self._batch_bytes = batch_bytes
+        self._topics = None if topics is None else sorted(topics)
+        self._skips = on_damage == "skip"
+        self._check_crc = check_crc
+
+    def batches(self, stretch: Stretch, progress: Progress) -> Iterator[pa.RecordBatch]:
+        """The batches of one stretch, none of them empty."""
+        at, end = stretch.position, stretch.end
+        while at < end:
+            position, status, rows, buffers = scan_columns(
+                stretch.data,
+                at,
+                end,
+                stretch.log_start,
+                self._batch_bytes,
+                self._batch_bytes,
+                self._bits,
+                self._check_crc,
+                self._topics,
+            )
+            if rows:
+                yield from self._batches(stretch.file, rows, buffers)
+            if status == BLANK:
+                position = end
+            elif status != REACHED_END:
+                position = self._behind_damage(stretch, position, status)
+            progress(position - at)
+            at = position
+
+    def _behind_damage(self, stretch: Stretch, position: int, status: int) -> int:
+        """Where to go on; CorruptRecord where damage is not to be skipped."""
+        error = CorruptRecord(stretch.file, stretch.log_start + position, REASONS[status])
+        if not self._skips:
+            raise error
+        found = next_whole(stretch, position, status, self._check_crc)
+        _log.warning("%s; %d bytes skipped", error, found - position)
+        return found
+
+    def _batches(self, file: Path, rows: int, buffers: Buffers) -> Iterator[pa.RecordBatch]:
+        arrays = {name: self._array(name, rows, buffers) for name in self._columns}
+        batch = self._pa.RecordBatch.from_arrays([arrays[name] for name in self._columns], schema=self._schema)
+        compressed = self._compressed_rows(rows, buffers) if self._inflates else []
+        if not compressed:
+            yield batch
+            return
+        place = self._columns.index("body")
+        for start, stop, body in self._inflated(file, arrays["body"], compressed, buffers):
+            yield batch.slice(start, stop - start).set_column(place, self._schema.field(place), body)
+
+    def _compressed_rows(self, rows: int, buffers: Buffers) -> list[int]:
+        import pyarrow.compute as pc
+
+        flags = self._array("sys_flag", rows, buffers)
+        found: list[int] = pc.indices_nonzero(pc.bit_wise_and(flags, COMPRESSED)).to_pylist()
+        return found
+
+    def _inflated(
+        self, file: Path, stored: pa.Array, compressed: list[int], buffers: Buffers
+    ) -> Iterator[tuple[int, int, pa.Array]]:
+        """Runs of rows with their bodies as producers gave them: cut where they grow large or a row is left out."""
+        flags, offsets = memoryview(buffers["sys_flag"]).cast("i"), memoryview(buffers["physical_offset"]).cast("q")
+        start, done, total = 0, 0, 0
+        pieces: list[pa.Array] = []
+        for row in compressed:
+            body = None
+            try:
+                body = decompress_body(stored[row].as_py(), flags[row])
+            except ValueError as reason:
+                error = CorruptRecord(file, offsets[row], str(reason))
+                if not self._skips:
+                    raise error from None
+                _log.warning("%s; record skipped", error)
+            pieces.append(stored.slice(done, row - done))
+            if row > start and (body is None or total + len(body) > MAX_INFLATED_BYTES):
+                yield start, row, self._pa.concat_arrays(pieces)
+                start, total, pieces = row, 0, []
+            done = row + 1
+            if body is None:
+                start, pieces = done, []
+            else:
+                total += len(body)
+                pieces.append(self._pa.array([body], self._pa.binary()))
+        if start < len(stored):
+            yield start, len(stored), self._pa.concat_arrays([*pieces, stored.slice(done)])
+
+    def _array(self, name: str, rows: int, buffers: Buffers) -> pa.Array:
+        """One column over the kernel's buffers: `kernel.types.Scanned` says which there are."""
+        pa = self._pa
+        kind = self._types[name]
+
+        def buffer(part: str) -> Any:
+            return pa.py_buffer(buffers[part])
+
+        def texts(part: str, kind: Any, validity: Any = None) -> Any:
+            count = len(buffers[f"{part}.offsets"]) // 4 - 1
+            return pa.Array.from_buffers(kind, count, [validity, buffer(f"{part}.offsets"), buffer(f"{part}.values")])
+
+        if pa.types.is_dictionary(kind):
+            indices = pa.Array.from_buffers(pa.int32(), rows, [None, buffer(name)])
+            return pa.DictionaryArray.from_arrays(indices, texts(name, pa.string()))
+        if name == "tags":
+            return texts(name, kind, buffer("tags.validity"))
+        if name == "body":
+            return texts(name, kind)
+        if name == "keys":
+            return pa.Array.from_buffers(
+                kind, rows, [None, buffer("keys.offsets")], children=[texts("keys.item", pa.string())]
+            )
+        if name == "properties":
+            names, values = texts("properties.name", pa.string()), texts("properties.value", pa.string())
+            pairs = pa.StructArray.from_arrays([names, values], fields=[kind.key_field, kind.item_field])
+            return pa.Array.from_buffers(kind, rows, [None, buffer("properties.offsets")], children=[pairs])
+        return pa.Array.from_buffers(kind, rows, [None, buffer(name)])
+
+
+def next_whole(stretch: Stretch, position: int, status: int, check_crc: bool) -> int:
+    """Where a scan goes on behind the damage at `position`, `stretch.end` where nothing whole follows.
+
+    A wrong CRC speaks against the body, not against the record's length: where a record follows on it, that is next.
+    Otherwise the next place that holds a whole record, which a body that quotes a piece of the log cannot pretend:
+    a record names its own place.
+    """
+    data, log_start, end = stretch.data, stretch.log_start, stretch.end
+    if status == BAD_CRC:
+        behind = position + int.from_bytes(data[position : position + 4], "big")
+        if behind == end or check_record(data, behind, end, log_start + behind, check_crc) >= 0:
+            return behind
+    return find_record(data, position + 1, end, log_start, check_crc)
+
+
+def _types(pa: Any) -> dict[str, Any]:
+    """COLUMNS as pyarrow knows them."""
+    known = {
+        "int32": pa.int32(),
+        "int64": pa.int64(),
+        "string": pa.string(),
+        "binary": pa.binary(),
+        "timestamp[ms, UTC]": pa.timestamp("ms", "UTC"),
+        "dictionary<int32, string>": pa.dictionary(pa.int32(), pa.string()),
+        "list<string>": pa.list_(pa.string()),
+        "map<string, string>": pa.map_(pa.string(), pa.string()),
+    }
+    return {name: known[text] for name, text in COLUMNS.items()}
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise MissingExtra("scan", "arrow") from None
+    return pyarrow
+
+
+def _ignore(size: int) -> None:
+    pass
