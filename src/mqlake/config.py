@@ -54,7 +54,7 @@ class CommitLogConfig:
         if self.file_size_bytes is not None:
             _require("file_size_bytes", self.file_size_bytes, 4096, 2**31 - 1)
         _require("max_message_bytes", self.max_message_bytes, 1, 2**31 - 1 - RECORD_OVERHEAD)
-        _require("slow_append_ms", self.slow_append_ms, 1, 3_600_000)
+        _require("slow_append_ms", self.slow_append_ms, 0, 3_600_000)
         try:
             pack_host(self.store_host)
         except InvalidMessage as error:

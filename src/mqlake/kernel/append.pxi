@@ -30,8 +30,11 @@ cdef class Appender:
     """The write position of the log.
 
     A call holds the interpreter lock from the look at the position to its advance: that lock is what makes appends
-    serial. Where an append needs more than a copy (the file is full or closed, a queue is written for the first time,
-    light queues are named) the answer is None, nothing has happened, and the caller goes the slow way.
+    serial. So nothing in between may run Python code, which may hand the lock on; not even making an object that the
+    garbage collector tracks, because that may set the collector off, and it runs finalizers.
+
+    Where an append needs more than a copy (the file is full or closed, a queue is written for the first time, light
+    queues are named) the answer is None, nothing has happened, and the caller goes the slow way.
     """
 
     cdef readonly int64_t end
@@ -73,14 +76,19 @@ cdef class Appender:
 
     def open(self, target, int64_t file_start, Py_ssize_t position):
         """Write into this buffer from `position` on; it holds the file that starts at `file_start`."""
+        cdef Py_buffer view
+        cdef Py_ssize_t size
+        PyObject_GetBuffer(target, &view, PyBUF_WRITABLE)
+        if not 0 <= position <= view.len:
+            size = view.len
+            PyBuffer_Release(&view)
+            raise ValueError(f"{position} is not inside of {size} bytes")
         self.close()
         if self.has_target:
             self.has_target = False
             PyBuffer_Release(&self.target)
-        PyObject_GetBuffer(target, &self.target, PyBUF_WRITABLE)
+        self.target = view
         self.has_target = True
-        if not 0 <= position <= self.target.len:
-            raise ValueError(f"{position} is not inside of {self.target.len} bytes")
         self.file_start = file_start
         self.position = position
         self.publish(file_start + position)
@@ -98,8 +106,9 @@ cdef class Appender:
         """The bytes that a message takes as a record."""
         cdef Py_ssize_t topic_size
         cdef bint has_lights
+        cdef bytes born_host = born_host_of(message, self.store_host)
         PyUnicode_AsUTF8AndSize(message.topic, &topic_size)
-        return record_size(message, len(self.store_host), topic_size, len(message.body),
+        return record_size(len(born_host), len(self.store_host), topic_size, len(message.body),
                            measure_properties(message.properties, self.append_crc, &has_lights))
 
     cdef inline void publish(self, int64_t end) noexcept:
@@ -118,24 +127,27 @@ cdef class Appender:
         cdef Py_buffer body
         cdef int64_t timestamp
         cdef uint32_t crc
+        cdef bytes born_host
         cdef PutReceipt receipt
         if state is None:
             return None
+        receipt = PutReceipt.__new__(PutReceipt)
         PyObject_GetBuffer(message.body, &body, PyBUF_SIMPLE)
         try:
+            self.require_size(body.len)
             crc = crc_of_body(&body)
-            if not self.plan(message, state, &body, &layout, numbered_lights):
+            born_host = born_host_of(message, self.store_host)
+            if not self.plan(message, state, len(born_host), body.len, &layout, numbered_lights):
                 return None
             if not self.has_target or not (self.is_open or while_closed):
                 return None
             if self.position + layout.size + 8 > self.target.len:
                 return None
             timestamp = self.now()
-            self.place(message, &body, crc, &layout, timestamp)
+            self.place(message, born_host, &body, crc, &layout, timestamp)
+            self.enter(receipt, state, &layout, timestamp, durability)
         finally:
             PyBuffer_Release(&body)
-        receipt = self.enter(state, &layout, self.file_start + self.position, timestamp, durability)
-        self.position += layout.size
         self.publish(self.file_start + self.position)
         self.after(layout.size, timestamp)
         return receipt
@@ -146,14 +158,22 @@ cdef class Appender:
         cdef Py_ssize_t count = len(batch)
         cdef Py_ssize_t number
         cdef Py_ssize_t total = 0
-        cdef Layout* layouts = <Layout*> malloc(max(count, 1) * sizeof(Layout))
-        cdef list receipts = []
+        cdef list bodies, hosts
+        cdef list receipts = [PutReceipt.__new__(PutReceipt) for number in range(count)]
         cdef int64_t timestamp
+        cdef Layout* layouts
+        for number in range(count):
+            if not self.may_be_in_batch(batch[number]):
+                return None
+        bodies = [bytes_of(message.body) for message in batch]
+        hosts = [born_host_of(message, self.store_host) for message in batch]
+        layouts = <Layout*> malloc(max(count, 1) * sizeof(Layout))
         if layouts == NULL:
             raise MemoryError
         try:
             for number in range(count):
-                if not self.plan_in_batch(batch[number], &layouts[number]):
+                if not self.plan_in_batch(batch[number], len(<bytes> hosts[number]), len(<bytes> bodies[number]),
+                                          &layouts[number]):
                     return None
                 total += layouts[number].size
             if total > self.max_body + 65536:
@@ -163,53 +183,54 @@ cdef class Appender:
                 return None
             timestamp = self.now()
             for number in range(count):
-                receipts.append(self.place_in_batch(batch[number], &layouts[number], timestamp, durability))
+                self.place_in_batch(batch[number], hosts[number], bodies[number], &layouts[number], timestamp, durability,
+                                    receipts[number])
         finally:
             free(layouts)
         self.publish(self.file_start + self.position)
         self.after(total, timestamp)
         return receipts
 
-    cdef bint plan_in_batch(self, Message message, Layout* layout) except -1:
-        cdef TopicState state = self.states.get(message.topic)
-        cdef Py_buffer body
+    cdef bint may_be_in_batch(self, Message message) except -1:
+        """False where its topic is not known yet."""
         if message.sys_flag & TRANSACTION_MASK:
             raise InvalidMessage("batch", repr(message), "no transactions in a batch: put it alone")
-        if state is None:
-            return False
-        PyObject_GetBuffer(message.body, &body, PyBUF_SIMPLE)
-        try:
-            return self.plan(message, state, &body, layout, False)
-        finally:
-            PyBuffer_Release(&body)
+        self.require_size(len(message.body))
+        return message.topic in self.states
 
-    cdef PutReceipt place_in_batch(self, Message message, Layout* layout, int64_t timestamp, object durability):
+    cdef bint plan_in_batch(self, Message message, Py_ssize_t host_size, Py_ssize_t body_size, Layout* layout) except -1:
+        cdef TopicState state = self.states.get(message.topic)
+        return state is not None and self.plan(message, state, host_size, body_size, layout, False)
+
+    cdef int place_in_batch(self, Message message, bytes born_host, bytes content, Layout* layout, int64_t timestamp,
+                            object durability, PutReceipt receipt) except -1:
         cdef TopicState state = self.states[message.topic]
         cdef Py_buffer body
-        cdef PutReceipt receipt
         # Its queue and number again: messages of the batch before it may have taken a turn or a number.
         if layout.in_turn:
             layout.queue_id = state.turn
         layout.queue_offset = state.next_offsets[layout.queue_id]
-        PyObject_GetBuffer(message.body, &body, PyBUF_SIMPLE)
+        PyObject_GetBuffer(content, &body, PyBUF_SIMPLE)
         try:
-            self.place(message, &body, crc32_of(0, <const uint8_t*> body.buf, body.len), layout, timestamp)
+            self.place(message, born_host, &body, crc32_of(0, <const uint8_t*> body.buf, body.len), layout, timestamp)
         finally:
             PyBuffer_Release(&body)
-        receipt = self.enter(state, layout, self.file_start + self.position, timestamp, durability)
-        self.position += layout.size
-        return receipt
+        return self.enter(receipt, state, layout, timestamp, durability)
 
-    cdef bint plan(self, Message message, TopicState state, Py_buffer* body, Layout* layout, bint numbered_lights) except -1:
-        """Find the sizes and the number of a record; False where the slow way is needed."""
+    cdef int require_size(self, Py_ssize_t body_size) except -1:
+        if body_size > self.max_body:
+            raise InvalidMessage("body", f"{body_size} bytes", f"at most {self.max_body} bytes (maxMessageSize)")
+        return 0
+
+    cdef bint plan(self, Message message, TopicState state, Py_ssize_t host_size, Py_ssize_t body_size, Layout* layout,
+                   bint numbered_lights) except -1:
+        """Find the sizes and the number of a record; False where the slow way is needed. No Python code from here on."""
         cdef bint has_lights = False
         cdef Py_ssize_t topic_size
         cdef int32_t kind = message.sys_flag & TRANSACTION_MASK
         PyUnicode_AsUTF8AndSize(message.topic, &topic_size)
-        if body.len > self.max_body:
-            raise InvalidMessage("body", f"{body.len} bytes", f"at most {self.max_body} bytes (maxMessageSize)")
         layout.properties_size = measure_properties(message.properties, self.append_crc, &has_lights)
-        layout.size = record_size(message, len(self.store_host), topic_size, body.len, layout.properties_size)
+        layout.size = record_size(host_size, len(self.store_host), topic_size, body_size, layout.properties_size)
         layout.unnumbered = kind == 4 or kind == 0xC
         if has_lights and not numbered_lights:
             return False
@@ -229,16 +250,17 @@ cdef class Appender:
         self.last_timestamp = max(self.last_timestamp, now_ms())
         return self.last_timestamp
 
-    cdef int place(self, Message message, Py_buffer* body, uint32_t crc, Layout* layout, int64_t timestamp) except -1:
+    cdef int place(self, Message message, bytes born_host, Py_buffer* body, uint32_t crc, Layout* layout,
+                   int64_t timestamp) except -1:
         cdef uint8_t* p = <uint8_t*> self.target.buf + self.position
-        fill_record(p, layout.size, message, layout.queue_id, self.store_host, body, crc, layout.properties_size,
-                    self.append_crc)
+        fill_record(p, layout.size, message, layout.queue_id, born_host, self.store_host, body, crc,
+                    layout.properties_size, self.append_crc)
         finish_record(p, layout.size, layout.queue_offset, self.file_start + self.position, timestamp, self.append_crc)
         return 0
 
-    cdef PutReceipt enter(self, TopicState state, Layout* layout, int64_t offset, int64_t timestamp, object durability):
-        """Count a message that was placed."""
-        cdef PutReceipt receipt = PutReceipt.__new__(PutReceipt)
+    cdef int enter(self, PutReceipt receipt, TopicState state, Layout* layout, int64_t timestamp,
+                   object durability) except -1:
+        """Count a message that was placed, and step behind it."""
         if not layout.unnumbered:
             state.next_offsets[layout.queue_id] = layout.queue_offset + 1
         if layout.in_turn:
@@ -248,17 +270,23 @@ cdef class Appender:
         receipt.topic = state.name
         receipt.queue_id = layout.queue_id
         receipt.queue_offset = layout.queue_offset
-        receipt.physical_offset = offset
+        receipt.physical_offset = self.file_start + self.position
         receipt.size = layout.size
         receipt.store_timestamp = timestamp
         receipt.durability = durability
         receipt.store_host = self.store_host
-        return receipt
+        self.position += layout.size
+        return 0
 
     cdef int after(self, Py_ssize_t size, int64_t began_ms) except -1:
         if (now_ms() - began_ms) * 1000000 > self.slow_ns and self.on_slow is not None:
             self.on_slow(size, now_ms() - began_ms)
         return 0
+
+
+cdef bytes bytes_of(body):
+    """A body that nobody can change any more."""
+    return body if type(body) is bytes else bytes(memoryview(body))
 
 
 cdef int32_t queue_id_of(queue_id) except? -2:

@@ -77,7 +77,7 @@ def dispatch_records(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start
         if position < 0 or end > view.len or position > end:
             raise ValueError(f"[{position}, {end}) is not inside of {view.len} bytes")
         p = <const uint8_t*> view.buf
-        stop = min(end, position + max_bytes)
+        stop = position + min(end - position, max_bytes)
         with nogil:
             while position < stop and not h.out_of_memory:
                 result = parse(p + position, end - position, log_start + position, False, &record)

@@ -10,26 +10,30 @@ def encode_record(Message message not None, int32_t queue_id, int64_t queue_offs
     cdef Py_ssize_t topic_size, properties_size
     cdef bint has_lights = False
     cdef bytes record
+    cdef bytes born_host = born_host_of(message, store_host)
     cdef uint8_t* p
     PyUnicode_AsUTF8AndSize(message.topic, &topic_size)
     properties_size = measure_properties(message.properties, append_crc, &has_lights)
     PyObject_GetBuffer(message.body, &body, PyBUF_SIMPLE)
     try:
         record = PyBytes_FromStringAndSize(
-            NULL, record_size(message, len(store_host), topic_size, body.len, properties_size))
+            NULL, record_size(len(born_host), len(store_host), topic_size, body.len, properties_size))
         p = <uint8_t*> PyBytes_AS_STRING(record)
-        fill_record(p, len(record), message, queue_id, store_host, &body, crc_of_body(&body), properties_size, append_crc)
+        fill_record(p, len(record), message, queue_id, born_host, store_host, &body,
+                    crc32_of(0, <const uint8_t*> body.buf, body.len), properties_size, append_crc)
         finish_record(p, len(record), queue_offset, physical_offset, store_timestamp, append_crc)
     finally:
         PyBuffer_Release(&body)
     return record
 
 
-cdef inline Py_ssize_t record_size(Message message, Py_ssize_t store_host_size, Py_ssize_t topic_size,
-                                   Py_ssize_t body_size, Py_ssize_t properties_size) except -1:
-    cdef Py_ssize_t born_host_size = store_host_size
-    if message.born_host is not None:
-        born_host_size = len(<bytes> pack_host(message.born_host))
+cdef bytes born_host_of(Message message, bytes store_host):
+    """The host that a record names as its producer's. May run Python code: call it before anything is measured."""
+    return store_host if message.born_host is None else pack_host(message.born_host)
+
+
+cdef inline Py_ssize_t record_size(Py_ssize_t born_host_size, Py_ssize_t store_host_size, Py_ssize_t topic_size,
+                                   Py_ssize_t body_size, Py_ssize_t properties_size) noexcept:
     return (FIXED_SIZE - 17 + born_host_size + store_host_size + (2 if topic_size > 127 else 1)
             + body_size + topic_size + properties_size)
 
@@ -43,12 +47,14 @@ cdef uint32_t crc_of_body(Py_buffer* body) noexcept:
     return crc
 
 
-cdef int fill_record(uint8_t* p, Py_ssize_t size, Message message, int32_t queue_id, bytes store_host, Py_buffer* body,
-                     uint32_t crc, Py_ssize_t properties_size, bint append_crc) except -1:
-    """All of a record but queue offset, physical offset and store time: see `finish_record`."""
+cdef int fill_record(uint8_t* p, Py_ssize_t size, Message message, int32_t queue_id, bytes born_host, bytes store_host,
+                     Py_buffer* body, uint32_t crc, Py_ssize_t properties_size, bint append_crc) except -1:
+    """All of a record but queue offset, physical offset and store time: see `finish_record`.
+
+    It writes what was measured: from there to here no Python code may run, else a message could have grown.
+    """
     cdef Py_ssize_t topic_size
     cdef const char* topic = PyUnicode_AsUTF8AndSize(message.topic, &topic_size)
-    cdef bytes born_host = store_host if message.born_host is None else pack_host(message.born_host)
     cdef bint v2 = topic_size > 127
     cdef uint8_t* at = p + BORN_HOST_AT + len(born_host)
     set32(p, <int32_t> size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import socket
 import struct
 
 from mqlake.errors import InvalidMessage
@@ -28,5 +29,6 @@ def pack_host(text: str) -> bytes:
 def format_host(packed: bytes) -> str:
     """The text of a packed host: `127.0.0.1:10911`, `[::1]:10911`."""
     (port,) = PORT.unpack_from(packed, len(packed) - 4)
-    address = ipaddress.ip_address(packed[:-4])
-    return f"{address}:{port}" if len(packed) == 8 else f"[{address}]:{port}"
+    if len(packed) == 8:
+        return f"{socket.inet_ntop(socket.AF_INET, packed[:4])}:{port}"
+    return f"[{socket.inet_ntop(socket.AF_INET6, packed[:16])}]:{port}"

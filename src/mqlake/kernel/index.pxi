@@ -23,6 +23,8 @@ def put_index_keys(index, int32_t slot_count, int32_t entry_count, keys, Py_ssiz
     cdef Py_buffer index_view
     cdef Py_buffer key_view
     cdef Py_ssize_t total
+    if first < 0:
+        raise ValueError(f"{first} is no number of a key")
     PyObject_GetBuffer(index, &index_view, PyBUF_WRITABLE)
     try:
         require_index_geometry(index_view.len, slot_count, entry_count)

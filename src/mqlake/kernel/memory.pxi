@@ -17,7 +17,7 @@ def populate(pages, Py_ssize_t start, Py_ssize_t size):
     cdef int failed
     PyObject_GetBuffer(pages, &view, PyBUF_WRITABLE)
     try:
-        if start < 0 or size < 0 or start + size > view.len:
+        if start < 0 or size < 0 or size > view.len - start:
             raise ValueError(f"[{start}, {start + size}) is not inside of {view.len} bytes")
         with nogil:
             failed = c_madvise(<char*> view.buf + start, size, MADV_POPULATE_WRITE)

@@ -56,12 +56,12 @@ cdef class Message:
             self.properties[KEYS] = keys if type(keys) is str else join_keys(keys)
         if tags:
             self.properties[TAGS] = tags
-        self.flag = flag
-        self.sys_flag = sys_flag
-        self.born_timestamp = now_ms() if born_timestamp is None else born_timestamp
+        self.flag = <int32_t> whole_number("flag", flag, INT32_MAX)
+        self.sys_flag = <int32_t> whole_number("sys_flag", sys_flag, INT32_MAX)
+        self.born_timestamp = now_ms() if born_timestamp is None else whole_number("born_timestamp", born_timestamp, INT64_MAX)
         self.born_host = born_host
-        self.reconsume_times = reconsume_times
-        self.prepared_offset = prepared_offset
+        self.reconsume_times = <int32_t> whole_number("reconsume_times", reconsume_times, INT32_MAX)
+        self.prepared_offset = whole_number("prepared_offset", prepared_offset, INT64_MAX)
 
     @property
     def tags(self):
@@ -73,6 +73,13 @@ cdef class Message:
 
     def __repr__(self):
         return f"Message({self.topic!r}, {len(self.body)} bytes, queue_id={self.queue_id}, {self.properties!r})"
+
+
+cdef int64_t whole_number(str field, value, int64_t most) except? -1:
+    """A number that fits into its field of a record: a signed int32 or int64."""
+    if not isinstance(value, int) or not -most - 1 <= value <= most:
+        raise InvalidMessage(field, repr(value), f"a whole number in [{-most - 1}, {most}]")
+    return value
 
 
 cdef str join_keys(keys):

@@ -49,6 +49,8 @@ def read_records(log, int64_t log_start, Py_ssize_t readable, entries, Py_ssize_
     cdef list found = []
     if not issubclass(kind, StoredRecord):
         raise TypeError(f"{kind!r} is no StoredRecord")
+    if first < 0:
+        raise ValueError(f"{first} is no number of an entry")
     PyObject_GetBuffer(log, &log_view, PyBUF_SIMPLE)
     try:
         PyObject_GetBuffer(entries, &entry_view, PyBUF_SIMPLE)

@@ -212,7 +212,7 @@ class MessageStore:
         end: int | None = None,
         columns: Sequence[str] | None = None,
         topics: Collection[str] | None = None,
-        batch_bytes: int = 32 << 20,
+        batch_bytes: int = 4 << 20,
         decompress: bool = True,
     ) -> Iterator[pyarrow.RecordBatch]:
         """The log, or the byte range [start, end) of it, as Arrow record batches; `start` must be a record's offset."""

@@ -49,7 +49,7 @@ COLUMNS = {
 }
 """The columns of a scan and their Arrow types, in the order of the schema."""
 
-BATCH_BYTES = 32 * 1024 * 1024
+BATCH_BYTES = 4 << 20
 MAX_BATCH_BYTES = 1 << 30
 """Offsets inside of a batch are 32 bits wide."""
 MAX_INFLATED_BYTES = 256 * 1024 * 1024

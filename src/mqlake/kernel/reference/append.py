@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mqlake.errors import InvalidMessage
-from mqlake.kernel.reference.encode import encode_record
+from mqlake.kernel.reference.encode import born_host_of, encode_record
 from mqlake.kernel.reference.message import Message, PutReceipt
 from mqlake.kernel.types import Writable
 
@@ -106,6 +106,12 @@ class Appender:
             for message in messages:
                 if message.sys_flag & 0xC:
                     raise InvalidMessage("batch", repr(message), "no transactions in a batch: put it alone")
+                self._require_size(len(message.body))
+                if message.topic not in self.states:
+                    return None
+            for message in messages:
+                born_host_of(message, self._store_host)  # refused before anything is measured
+            for message in messages:
                 size = self._plan(message, False)
                 if size is None:
                     return None
@@ -129,10 +135,7 @@ class Appender:
         state = self.states.get(message.topic)
         if state is None:
             return None
-        if len(message.body) > self._max_body:
-            raise InvalidMessage(
-                "body", f"{len(message.body)} bytes", f"at most {self._max_body} bytes (maxMessageSize)"
-            )
+        self._require_size(len(message.body))
         size = self.size_of(message)
         if "INNER_MULTI_DISPATCH" in message.properties and not numbered_lights:
             return None
@@ -142,6 +145,10 @@ class Appender:
         if message.sys_flag & 0xC not in UNNUMBERED and queue_id not in state.next_offsets:
             return None
         return size
+
+    def _require_size(self, body_size: int) -> None:
+        if body_size > self._max_body:
+            raise InvalidMessage("body", f"{body_size} bytes", f"at most {self._max_body} bytes (maxMessageSize)")
 
     def _place(self, target: Writable, message: Message, timestamp: int, durability: Any) -> PutReceipt:
         state = self.states[message.topic]

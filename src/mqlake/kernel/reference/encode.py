@@ -26,10 +26,10 @@ def encode_record(
     append_crc: bool,
 ) -> bytes:
     """The record of a message at a place in the log."""
+    born_host = born_host_of(message, store_host)
     topic = message.topic.encode()
     body = bytes(message.body)
     properties = encode_properties(message.properties, append_crc)
-    born_host = store_host if message.born_host is None else pack_host(message.born_host)
     v2 = len(topic) > 127
     sys_flag = message.sys_flag & ~(BORN_IPV6 | STORE_IPV6)
     sys_flag |= (BORN_IPV6 if len(born_host) == 20 else 0) | (STORE_IPV6 if len(store_host) == 20 else 0)
@@ -54,6 +54,11 @@ def encode_record(
         crc = crc32(record[: -len(CRC_PROPERTY)]) & 0x7FFFFFFF
         record[-11:-1] = f"{crc:010d}"[::-1].encode()  # least significant digit first
     return bytes(record)
+
+
+def born_host_of(message: Message, store_host: bytes) -> bytes:
+    """The host that a record names as its producer's."""
+    return store_host if message.born_host is None else pack_host(message.born_host)
 
 
 def encode_properties(properties: Mapping[str, str], append_crc: bool) -> bytes:

@@ -14,6 +14,8 @@ KEY = struct.Struct("<iqq")  # hash, physical offset, store time: what dispatch_
 
 def put_index_keys(index: Writable, slot_count: int, entry_count: int, keys: Readable, first: int) -> int:
     """Enter keys from number `first` on; return the number of the first that found the file full, or their count."""
+    if first < 0:
+        raise ValueError(f"{first} is no number of a key")
     _require_geometry(index, slot_count, entry_count)
     while first < len(keys) // KEY.size:
         key_hash, offset, timestamp = KEY.unpack_from(keys, first * KEY.size)

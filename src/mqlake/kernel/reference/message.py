@@ -11,6 +11,8 @@ from mqlake.kernel.reference.record import decode_properties, parse
 
 KEYS = "KEYS"
 TAGS = "TAGS"
+INT32_MAX = (1 << 31) - 1
+INT64_MAX = (1 << 63) - 1
 
 
 class Message:
@@ -54,12 +56,14 @@ class Message:
             self.properties[KEYS] = keys if isinstance(keys, str) else join_keys(keys)
         if tags:
             self.properties[TAGS] = tags
-        self.flag = flag
-        self.sys_flag = sys_flag
-        self.born_timestamp = time.time_ns() // 1_000_000 if born_timestamp is None else born_timestamp
+        self.flag = whole_number("flag", flag, INT32_MAX)
+        self.sys_flag = whole_number("sys_flag", sys_flag, INT32_MAX)
+        if born_timestamp is None:
+            born_timestamp = time.time_ns() // 1_000_000
+        self.born_timestamp = whole_number("born_timestamp", born_timestamp, INT64_MAX)
         self.born_host = born_host
-        self.reconsume_times = reconsume_times
-        self.prepared_offset = prepared_offset
+        self.reconsume_times = whole_number("reconsume_times", reconsume_times, INT32_MAX)
+        self.prepared_offset = whole_number("prepared_offset", prepared_offset, INT64_MAX)
 
     @property
     def tags(self) -> str | None:
@@ -71,6 +75,13 @@ class Message:
 
     def __repr__(self) -> str:
         return f"Message({self.topic!r}, {len(self.body)} bytes, queue_id={self.queue_id}, {self.properties!r})"
+
+
+def whole_number(field: str, value: int, most: int) -> int:
+    """A number that fits into its field of a record: a signed int32 or int64."""
+    if not isinstance(value, int) or not -most - 1 <= value <= most:
+        raise InvalidMessage(field, repr(value), f"a whole number in [{-most - 1}, {most}]")
+    return value
 
 
 def join_keys(keys: Iterable[str]) -> str:

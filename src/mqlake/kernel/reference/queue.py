@@ -36,6 +36,8 @@ def read_records(
     """
     if not issubclass(kind, StoredRecord):
         raise TypeError(f"{kind!r} is no StoredRecord")
+    if first < 0:
+        raise ValueError(f"{first} is no number of an entry")
     found: list[Kind] = []
     taken = 0
     readable = min(readable, len(log))

@@ -1,0 +1,94 @@
+"""What tests of the command line have in common: a folder with a configuration of small files, and ways to run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mqlake import Message, MessageStore, StoreConfig
+from mqlake.cli.main import mqlake
+
+SMALL_FILES = """\
+mappedFileSizeCommitLog=1048576
+mappedFileSizeConsumeQueue=20000
+maxHashSlotNum=1000
+maxIndexNum=4000
+"""
+
+
+class Cli:
+    """The command line over one store, `store`, in a folder of the test's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        self.config = folder / "broker.conf"
+        self.config.write_text(SMALL_FILES)
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def run(self, *arguments: object, input: str | bytes | None = None, width: int = 200) -> Result:
+        """In this process; what the command ends with is in the result."""
+        runner = CliRunner(env={"COLUMNS": str(width)})
+        return runner.invoke(mqlake, [str(argument) for argument in arguments], input=input, prog_name="mqlake")
+
+    def ok(self, *arguments: object, input: str | bytes | None = None) -> str:
+        """Run it; it must end well; what it wrote."""
+        result = self.run(*arguments, input=input)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def json(self, *arguments: object, input: str | bytes | None = None) -> list[dict[str, Any]]:
+        """Run it with --json; the objects that it wrote."""
+        return [json.loads(line) for line in self.ok(*arguments, "--json", input=input).splitlines()]
+
+    def process(self, *arguments: object, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
+        """In a process of its own."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mqlake", *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+        )
+        self._processes.append(process)
+        return process
+
+    def open(self) -> MessageStore:
+        """The store itself, to write it while commands read it."""
+        return MessageStore.open(self.store, config=StoreConfig.load(self.config))
+
+    def put(self, *messages: Message) -> None:
+        with self.open() as store:
+            for message in messages:
+                store.put(message)
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    made = Cli(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def orders(cli: Cli) -> Cli:
+    """A store with six orders over two queues, and one click."""
+    for number in range(6):
+        tag = "created" if number % 2 == 0 else "paid"
+        cli.put(Message("orders", b"order %d" % number, tags=tag, keys=[f"o{number}", "all"], queue_id=number % 2))
+    cli.put(Message("clicks", b"\xff\xfe\x00", queue_id=0))
+    return cli

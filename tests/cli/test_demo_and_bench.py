@@ -1,0 +1,59 @@
+"""`mqlake demo` and `mqlake bench`."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+
+def test_demo_shows_what_it_wrote_and_leaves_nothing_behind(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(cli.folder))
+    shown = cli.ok("demo", "--messages", 1000)
+    for expected in ("orders", "commitlog", "put_many", "find by key", "find by time"):
+        assert expected in shown
+    assert [path.name for path in cli.folder.iterdir()] == ["broker.conf"]
+
+
+def test_demo_keeps_its_store_where_it_is_told_to(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(cli.folder))
+    named = cli.folder / "named"
+    cli.ok("demo", "--messages", 10, "--dir", named)
+    assert sum(line["messageCount"] for line in cli.json("topics", named)) == 10
+    shown = cli.ok("demo", "--messages", 10, "--keep")
+    (kept,) = cli.folder.glob("mqlake-demo-*")
+    assert str(kept) in shown
+
+
+def test_demo_does_not_touch_a_folder_that_holds_something(cli: Cli) -> None:
+    (cli.folder / "mine").mkdir()
+    (cli.folder / "mine" / "file").write_text("mine")
+    result = cli.run("demo", "--dir", cli.folder / "mine")
+    assert result.exit_code == 2
+    assert "not empty; expected a new folder" in result.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--sync", "--threads", "2"]])
+def test_bench_store_measures_every_operation(cli: Cli, options: list[str]) -> None:
+    results = cli.json("bench", "store", "--seconds", 0.05, "--body", "1k", "--dir", cli.folder, *options)
+    assert [result["operation"].split()[0] for result in results] == ["put", "put_many", "read", "find", "seek_time"]
+    assert all(result["messagesPerSecond"] > 0 for result in results)
+    assert [path.name for path in cli.folder.iterdir()] == ["broker.conf"]
+
+
+def test_bench_store_shows_a_table_with_the_machine(cli: Cli) -> None:
+    shown = cli.ok("bench", "store", "--seconds", 0.05, "--dir", cli.folder)
+    assert "kernel)" in shown
+    assert "messages/s" in shown
+
+
+def test_bench_disk_compares_both_ways_for_every_block_size(cli: Cli) -> None:
+    rows = cli.json("bench", "disk", "--size", "1m", "--seconds", 0.01, "--dir", cli.folder)
+    assert [row["blockBytes"] for row in rows] == [64, 256, 1024, 4096, 16384, 65536, 262144, 1048576]
+    assert all(row["writeMapped"] > 0 and row["writeCallsSynced"] > 0 for row in rows)
+    shown = cli.ok("bench", "disk", "--size", "1m", "--seconds", 0.01, "--dir", cli.folder)
+    assert "16 KiB" in shown
+    assert [Path(path).name for path in cli.folder.iterdir()] == ["broker.conf"]

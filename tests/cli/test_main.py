@@ -1,0 +1,162 @@
+"""What holds for all commands: help, version, exit codes, interrupts, pipes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import click
+import pytest
+
+import mqlake
+from mqlake import Message
+from mqlake.cli.main import COMMANDS
+from mqlake.cli.main import mqlake as root
+from mqlake.kernel import KERNEL
+from tests.cli.conftest import Cli
+
+NAMES = [name for section in COMMANDS.values() for name in section]
+STORE_COMMANDS = {
+    "read": ["orders"],
+    "tail": ["orders"],
+    "get": ["0"],
+    "find": ["orders", "k"],
+    "scan": [],
+    "dump": [],
+    "topics": [],
+    "info": [],
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_is_listed_and_explains_itself(cli: Cli, name: str) -> None:
+    assert name in cli.ok("--help")
+    assert "Usage: mqlake" in cli.ok(name, "--help")
+
+
+def test_help_names_the_exit_codes(cli: Cli) -> None:
+    shown = cli.ok("--help")
+    for code in ("0  done", "1  nothing was found", "2  the command line", "3  the store", "130  interrupted"):
+        assert code in shown
+
+
+def test_version_names_the_kernel_in_use(cli: Cli) -> None:
+    assert f"mqlake {mqlake.__version__} ({KERNEL} kernel" in cli.ok("--version")
+
+
+def test_a_command_that_does_not_exist_is_a_wrong_command_line(cli: Cli) -> None:
+    assert cli.run("nix").exit_code == 2
+
+
+def test_help_loads_neither_rich_nor_pyarrow_and_the_package_not_even_click() -> None:
+    loaded = "import sys; print([name for name in ('click', 'rich', 'pyarrow') if name in sys.modules])"
+    package = subprocess.run([sys.executable, "-c", f"import mqlake; {loaded}"], capture_output=True, text=True)
+    assert package.stdout.strip() == "[]"
+    command = subprocess.run(
+        [sys.executable, "-c", f"import mqlake.cli.main; {loaded}"], capture_output=True, text=True
+    )
+    assert command.stdout.strip() == "['click']"
+
+
+@pytest.mark.parametrize(("name", "arguments"), STORE_COMMANDS.items())
+def test_a_store_error_is_one_line_with_its_name_and_exit_code_3(cli: Cli, name: str, arguments: list[str]) -> None:
+    process = cli.process(name, cli.store, *arguments)
+    shown, errors = process.communicate(timeout=20)
+    assert (process.returncode, shown) == (3, "")
+    assert errors.startswith("mqlake: NotAStore: ")
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(("name", "arguments"), STORE_COMMANDS.items())
+def test_commands_that_read_write_nothing(orders: Cli, name: str, arguments: list[str]) -> None:
+    before = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in orders.store.rglob("*")}
+    orders.run(name, orders.store, *arguments)
+    assert {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in orders.store.rglob("*")} == before
+
+
+def test_every_command_on_a_store_takes_a_configuration() -> None:
+    context = click.Context(root)
+    for name in (*STORE_COMMANDS, "put", "load"):
+        command = root.get_command(context, name)
+        assert command is not None
+        assert "--config" in [option for parameter in command.params for option in parameter.opts]
+
+
+def test_a_configuration_that_cannot_be_used_is_a_store_error(orders: Cli) -> None:
+    orders.config.write_text("mappedFileSizeComitLog=1\n")
+    result = orders.run("info", orders.store, "--config", orders.config)
+    assert result.exit_code == 3
+    assert "InvalidConfig: mappedFileSizeComitLog" in result.stderr
+    missing = orders.run("info", orders.store, "--config", orders.folder / "nix.conf")
+    assert (missing.exit_code, "nix.conf" in missing.stderr) == (3, True)
+
+
+def test_a_second_writer_is_told_who_the_first_is(orders: Cli) -> None:
+    with orders.open():
+        process = orders.process("put", orders.store, "orders", "x")
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 3
+    assert "StoreLocked" in errors
+
+
+def test_an_interrupt_ends_with_130_and_leaves_the_store_cleanly_stopped(cli: Cli) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mqlake", "put", str(cli.store), "orders", "--config", str(cli.config)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    process.stdin.write(b"one\ntwo\n")
+    process.stdin.flush()
+    follower = _follow_until(cli, process, 2)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (130, b"")
+    assert not (cli.store / "abort").exists()
+    assert follower == ["one", "two"]
+
+
+def _follow_until(cli: Cli, process: subprocess.Popen[bytes], count: int) -> list[str]:
+    """What is in the store once `count` messages are."""
+    for _ in range(400):
+        result = cli.run("tail", cli.store, "orders")
+        lines = result.stdout.splitlines()
+        if result.exit_code == 0 and len(lines) == count:
+            return [line.split("  ")[-1] for line in lines]
+        assert process.poll() is None
+    raise AssertionError("the messages did not come")
+
+
+def test_a_broken_pipe_ends_quietly(cli: Cli) -> None:
+    cli.put(*(Message("orders", bytes(2000)) for _ in range(300)))
+    for arguments in (
+        ["dump", cli.store],
+        ["scan", cli.store, "--json"],
+        ["tail", cli.store, "orders", "--lines", 300],
+    ):
+        process = cli.process(*arguments)
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr is not None
+        assert (process.wait(timeout=20), process.stderr.read()) == (141, "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_the_shell(cli: Cli, shell: str) -> None:
+    assert "_MQLAKE_COMPLETE" in cli.ok("completion", shell)
+
+
+def test_the_shell_is_told_the_commands_that_begin_so() -> None:
+    asked = {"_MQLAKE_COMPLETE": "bash_complete", "COMP_WORDS": "mqlake t", "COMP_CWORD": "1"}
+    answer = subprocess.run([sys.executable, "-m", "mqlake"], env=asked, capture_output=True, text=True)
+    assert answer.stdout.split() == ["plain,tail", "plain,topics"]
+
+
+def test_tables_fit_a_terminal_of_100_columns(orders: Cli) -> None:
+    orders.put(Message("orders", b"long " * 200, tags="tag", keys=["key"]))
+    for command in (["read", "orders"], ["scan"], ["topics"], ["info"], ["get", "0"], ["find", "orders", "all"]):
+        result = orders.run(command[0], orders.store, *command[1:], width=100)
+        assert max(map(len, result.stdout.splitlines())) <= 100

@@ -1,0 +1,165 @@
+"""Files made ahead of need, warm pages, locked pages, pool buffers."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mqlake import DiskFull
+from mqlake.files import preallocation
+from mqlake.files.mapped_file import MappedFile
+from mqlake.files.pool import TransientPool
+from mqlake.files.preallocation import Preallocator
+from mqlake.kernel import lock_memory, populate, unlock_memory
+from tests.helpers import covers, eventually
+
+SIZE = 1 << 20
+
+
+@pytest.fixture
+def maker(tmp_path: Path) -> Preallocator:
+    return Preallocator(tmp_path / "spare", SIZE, warm=False, lock=False)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+@covers("D1", "D3", "C4")
+def test_taking_a_file_has_the_next_one_made_before_anyone_asks(maker: Preallocator, tmp_path: Path) -> None:
+    file = maker.take(0)
+    assert file.path.stat().st_blocks * 512 >= SIZE
+    assert eventually(lambda: names(tmp_path / "spare") == [f"{0:020d}", f"{SIZE:020d}"])
+    began = time.monotonic()
+    assert maker.take(SIZE).start == SIZE
+    assert time.monotonic() - began < 0.5
+    maker.close()
+
+
+@covers("D1")
+def test_the_file_that_is_needed_now_comes_before_the_one_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    real = MappedFile.create
+
+    def slow(path: Path, start: int, size: int, *, reserve: bool) -> MappedFile:
+        made.append(start)
+        time.sleep(0.05)
+        return real(path, start, size, reserve=reserve)
+
+    monkeypatch.setattr(preallocation.MappedFile, "create", slow)
+    maker = Preallocator(tmp_path / "spare", SIZE, warm=False, lock=False)
+    takers = [threading.Thread(target=maker.take, args=(start,)) for start in (2 * SIZE, 0)]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        taker.join()
+    maker.close()
+    assert made.index(0) < made.index(3 * SIZE)
+
+
+@covers("D2", "D5")
+def test_a_disk_that_is_full_refuses_the_file_at_once_and_gives_it_once_there_is_room(
+    maker: Preallocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.posix_fallocate
+
+    def full(descriptor: int, offset: int, size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    began = time.monotonic()
+    with pytest.raises(DiskFull):
+        maker.take(0)
+    assert time.monotonic() - began < preallocation.WAIT_S / 2
+    monkeypatch.setattr(os, "posix_fallocate", real)
+    assert maker.take(0).start == 0
+    maker.close()
+
+
+@covers("D2")
+def test_a_file_that_is_not_made_in_time_is_a_refusal_and_no_hang(
+    maker: Preallocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preallocation, "WAIT_S", 0.1)
+    monkeypatch.setattr(os, "posix_fallocate", lambda *_: time.sleep(0.5))
+    with pytest.raises(DiskFull, match="not made within"):
+        maker.take(0)
+    maker.close()
+
+
+@covers("D6")
+def test_slow_making_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", lambda *_: time.sleep(0.02))
+    maker = Preallocator(tmp_path / "spare", SIZE, warm=False, lock=False)
+    maker.take(0)
+    maker.close()
+    assert "took" in caplog.text
+
+
+def test_files_that_nobody_took_are_gone_after_closing_and_after_a_crash(maker: Preallocator, tmp_path: Path) -> None:
+    maker.take(0)
+    assert eventually(lambda: len(names(tmp_path / "spare")) == 2)
+    maker.close()
+    assert names(tmp_path / "spare") == [f"{0:020d}"]
+    (tmp_path / "spare" / "left-over").touch()
+    Preallocator(tmp_path / "spare", SIZE, warm=False, lock=False).close()
+    assert names(tmp_path / "spare") == []
+
+
+@covers("D8", "F1", "F2", "F3")
+def test_warming_makes_pages_present_and_changes_no_byte(tmp_path: Path) -> None:
+    maker = Preallocator(tmp_path / "spare", SIZE, warm=True, lock=False)
+    file = maker.take(0)
+    maker.close()
+    assert resident_pages(file) == SIZE // 4096
+    assert file.pages[:] == bytes(SIZE)
+    file.pages[0:4] = b"data"
+    assert populate(file.pages, 0, SIZE)
+    assert file.pages[0:4] == b"data"
+
+
+@covers("F4", "E3")
+def test_memory_is_locked_and_let_go_again(tmp_path: Path) -> None:
+    maker = Preallocator(tmp_path / "spare", SIZE, warm=False, lock=True)
+    before = locked_kb()
+    file = maker.take(0)
+    assert locked_kb() >= before
+    unlock_memory(file.pages)
+    now = locked_kb()
+    lock_memory(file.pages)
+    assert locked_kb() - now == SIZE // 1024
+    maker.close()
+
+
+@covers("E2", "E3")
+def test_the_pool_hands_out_as_many_locked_buffers_as_it_has_and_takes_them_back() -> None:
+    before = locked_kb()
+    pool = TransientPool(3, SIZE)
+    assert locked_kb() - before == 3 * SIZE // 1024
+    borrowed = [pool.borrow(0) for _ in range(3)]
+    assert all(buffer is not None and len(buffer) == SIZE for buffer in borrowed)
+    assert pool.borrow(0.01) is None
+    assert borrowed[0] is not None
+    pool.give_back(borrowed[0])
+    assert pool.available == 1
+    assert pool.borrow(0) is borrowed[0]
+
+
+def resident_pages(file: MappedFile) -> int:
+    """Pages of the file that this process has mapped, from the kernel's own account."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split()[0] and not line.split()[0].endswith(":"):
+            inside = line.endswith(str(file.path))
+        elif inside and line.startswith("Rss:"):
+            return int(line.split()[1]) // 4
+    return 0
+
+
+def locked_kb() -> int:
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmLck"))

@@ -1,0 +1,52 @@
+"""What most tests need: a store with small files, and messages to put into it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqlake import CommitLogConfig, ConsumeQueueConfig, IndexConfig, Message, MessageStore
+
+covers = pytest.mark.covers
+"""Names the capabilities (docs/capabilities.md) that a test would miss."""
+
+LOG_FILE = 65536
+QUEUE_FILE = 2000
+
+
+def open_small(path: Path, **settings: Any) -> MessageStore:
+    """A store with log files of 64 KiB, queue files of 100 entries and index files of 400."""
+    settings.setdefault("commit_log", CommitLogConfig(file_size_bytes=LOG_FILE))
+    settings.setdefault("consume_queue", ConsumeQueueConfig(file_size_bytes=QUEUE_FILE))
+    settings.setdefault("index", IndexConfig(slot_count=100, entry_count=400))
+    return MessageStore.open(path, **settings)
+
+
+def message(number: int, topic: str = "orders", **fields: Any) -> Message:
+    """Message number `number`, with a key and a tag that say so."""
+    fields.setdefault("tags", f"tag{number % 3}")
+    fields.setdefault("keys", f"key-{number}")
+    return Message(topic, fields.pop("body", b"body %d" % number), **fields)
+
+
+def bodies(store: MessageStore, topic: str = "orders", queue_id: int = 0, start: int = 0) -> list[bytes]:
+    """The bodies of a queue, all of it."""
+    store.wait_dispatched()
+    found: list[bytes] = []
+    while batch := store.read(topic, queue_id=queue_id, start=start + len(found), limit=100):
+        found += [m.body for m in batch]
+    return found
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+    """Wait for what another thread or process does."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.005)
+    return condition()

@@ -1,0 +1,335 @@
+"""When a put returns, its message is as safe as its receipt says; a failed sync never becomes an acknowledgement."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mqlake import (
+    CommitLogConfig,
+    DiskFull,
+    Durability,
+    FlushConfig,
+    FlushTimeout,
+    InvalidConfig,
+    Message,
+    PoolConfig,
+    StoreFailed,
+)
+from tests.helpers import LOG_FILE, bodies, covers, eventually, message, open_small
+
+SYNC = FlushConfig(sync=True)
+POOL = PoolConfig(enabled=True, buffer_count=3)
+Sync = Callable[[int], None]
+
+
+@pytest.fixture
+def log_syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every sync of a log file, by the file's name."""
+    seen: list[str] = []
+    real = os.fdatasync
+
+    def counted(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        real(descriptor)
+        if "/commitlog/" in path:
+            seen.append(path)
+
+    monkeypatch.setattr(os, "fdatasync", counted)
+    return seen
+
+
+def fail_syncs(monkeypatch: pytest.MonkeyPatch, *, after: int = 0) -> None:
+    real, left = os.fdatasync, [after]
+
+    def failing(descriptor: int) -> None:
+        if "/commitlog/" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(5, "Input/output error")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", failing)
+
+
+@covers("L1", "L2", "L3", "B13")
+def test_with_sync_flush_a_put_returns_behind_a_sync_that_covers_it(tmp_path: Path, log_syncs: list[str]) -> None:
+    with open_small(tmp_path / "s", flush=SYNC) as store:
+        for number in range(5):
+            before = len(log_syncs)
+            receipt = store.put(message(number))
+            assert receipt.durability is Durability.DISK
+            assert len(log_syncs) == before + 1
+            assert store.stats().durable_end >= receipt.end
+
+
+@covers("L1", "L2")
+def test_without_sync_flush_a_put_does_not_wait_and_the_receipt_says_so(tmp_path: Path, log_syncs: list[str]) -> None:
+    settings = FlushConfig(interval_ms=60_000, thorough_interval_ms=60_000)
+    with open_small(tmp_path / "s", flush=settings) as store:
+        receipt = store.put(message(1))
+        assert receipt.durability is Durability.PAGE_CACHE
+        assert not log_syncs
+
+
+@covers("L3")
+def test_durability_can_be_chosen_for_one_put(tmp_path: Path, log_syncs: list[str]) -> None:
+    settings = FlushConfig(interval_ms=60_000, thorough_interval_ms=60_000)
+    with open_small(tmp_path / "s", flush=settings) as store:
+        store.put(message(1))
+        receipt = store.put(message(2), durability=Durability.DISK)
+        assert receipt.durability is Durability.DISK
+        assert store.stats().durable_end >= receipt.end
+        assert len(log_syncs) == 1
+        with pytest.raises(InvalidConfig, match="REPLICA"):
+            store.put(message(3), durability=Durability.REPLICA)
+    with open_small(tmp_path / "sync", flush=SYNC) as store:
+        syncs = len(log_syncs)
+        assert store.put(message(1), durability=Durability.MEMORY).durability is Durability.PAGE_CACHE
+        assert len(log_syncs) == syncs, "who does not want to wait does not"
+
+
+@covers("L4")
+def test_one_sync_serves_everyone_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_syncs: list[str]) -> None:
+    counted = os.fdatasync
+
+    def slow(descriptor: int) -> None:
+        time.sleep(0.02)
+        counted(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    with open_small(tmp_path / "s", flush=SYNC) as store:
+        threads = [threading.Thread(target=store.put, args=(message(i),)) for i in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert store.stats().durable_end == store.stats().appended_end
+    assert len(log_syncs) <= 6
+
+
+@covers("L5", "L6")
+def test_the_background_brings_the_log_to_the_disk(tmp_path: Path, log_syncs: list[str]) -> None:
+    settings = FlushConfig(interval_ms=10, least_pages=1, thorough_interval_ms=100)
+    with open_small(tmp_path / "s", flush=settings) as store:
+        store.put(Message("t", bytes(10_000)))
+        assert eventually(lambda: store.stats().durable_end == store.stats().appended_end)
+        store.put(Message("t", b"less than a page"))
+        assert eventually(lambda: store.stats().durable_end == store.stats().appended_end)
+
+
+@covers("L5", "B14")
+def test_fewer_dirty_pages_than_asked_for_wait_for_the_thorough_flush(tmp_path: Path, log_syncs: list[str]) -> None:
+    settings = FlushConfig(interval_ms=5, least_pages=4, thorough_interval_ms=1_500)
+    with open_small(tmp_path / "s", flush=settings) as store:
+        store.put(Message("t", bytes(4_000)))
+        time.sleep(0.2)
+        assert not log_syncs
+        assert eventually(lambda: store.stats().durable_end == store.stats().appended_end, 5)
+
+
+@covers("L3")
+def test_a_failed_sync_latches_the_store_and_nothing_is_acknowledged_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_small(tmp_path / "s", flush=SYNC)
+    first = store.put(message(1, queue_id=0))
+    real = os.fdatasync
+    fail_syncs(monkeypatch)
+    with pytest.raises(StoreFailed, match=r"Input/output error.*close the store and open it again"):
+        store.put(message(2, queue_id=0))
+    monkeypatch.setattr(os, "fdatasync", real)  # the disk is well again: too late, the pages may be gone
+    for _ in range(3):
+        with pytest.raises(StoreFailed):
+            store.put(message(3, queue_id=0))
+        with pytest.raises(StoreFailed):
+            store.put_many([message(3, queue_id=0)])
+    assert store.stats().durable_end == first.end
+    assert "Input/output error" in str(store.stats().failure)
+    assert bodies(store) == [b"body 1"], "reads go on, and show only what is durable"
+    store.close()
+    assert (tmp_path / "s" / "abort").exists(), "this was no clean end"
+
+
+@covers("L3")
+def test_every_waiter_of_a_failed_sync_learns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_small(tmp_path / "s", flush=SYNC)
+    store.put(message(0))
+    fail_syncs(monkeypatch, after=3)
+    outcomes: list[str] = []
+
+    def put(number: int) -> None:
+        try:
+            receipt = store.put(message(number))
+            outcomes.append("acknowledged" if store.stats().durable_end >= receipt.end else "lied")
+        except StoreFailed:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=put, args=(i,)) for i in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(outcomes) == 40
+    assert "lied" not in outcomes
+    assert outcomes.count("refused") > 0
+
+    async def refused() -> None:
+        with pytest.raises(StoreFailed):
+            await store.put_async(message(99))
+
+    asyncio.run(refused())
+    store.close()
+
+
+@covers("L3", "Q")
+def test_a_sync_that_hangs_is_a_timeout_and_not_an_acknowledgement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_small(tmp_path / "s", flush=FlushConfig(sync=True, timeout_ms=100))
+    store.put(message(0))
+    real, release = os.fdatasync, threading.Event()
+
+    def hanging(descriptor: int) -> None:
+        release.wait(5)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", hanging)
+    leader = threading.Thread(target=store.put, args=(message(1),))
+    leader.start()
+    time.sleep(0.05)
+    with pytest.raises(FlushTimeout, match="100 ms"):
+        store.put(message(2))
+
+    async def also_late() -> None:
+        with pytest.raises(FlushTimeout):
+            await store.put_async(message(3))
+
+    asyncio.run(also_late())
+    release.set()
+    leader.join()
+    store.close()
+
+
+def test_asyncio_programs_put_without_blocking_the_loop(tmp_path: Path, log_syncs: list[str]) -> None:
+    async def main() -> None:
+        with open_small(tmp_path / "s", flush=SYNC) as store:
+            receipts = await asyncio.gather(*[store.put_async(message(i)) for i in range(200)])
+            assert all(r.durability is Durability.DISK for r in receipts)
+            assert store.stats().durable_end >= max(r.end for r in receipts)
+            assert len(log_syncs) < 50
+            with pytest.raises(Exception, match="topic"):
+                await store.put_async(message(1, topic=""))
+
+    asyncio.run(main())
+
+
+@covers("A7", "E1", "E4", "B4", "B6", "B11", "B12", "B15", "B16", "L2", "L6")
+def test_with_the_pool_a_message_is_in_memory_until_it_is_committed_and_only_then_seen(tmp_path: Path) -> None:
+    pool = PoolConfig(enabled=True, buffer_count=3, commit_interval_ms=300, commit_thorough_interval_ms=300)
+    with open_small(tmp_path / "s", pool=pool) as store:
+        first = store.put(message(1, queue_id=0))
+        assert first.durability is Durability.MEMORY
+        before = store.stats()
+        assert before.appended_end == first.end
+        assert (tmp_path / "s" / "commitlog" / f"{0:020d}").read_bytes()[:100] == bytes(100)
+        assert eventually(lambda: store.stats().committed_end == first.end)
+        after = store.stats()
+        assert after.appended_end >= after.committed_end >= after.durable_end
+        assert (tmp_path / "s" / "commitlog" / f"{0:020d}").read_bytes()[:4] != bytes(4)
+        assert bodies(store) == [b"body 1"]
+
+
+@covers("B11", "E2", "E4")
+def test_the_pool_writes_the_same_files_as_the_mapping(tmp_path: Path) -> None:
+    for name, pool in (("plain", PoolConfig()), ("pool", POOL)):
+        with open_small(tmp_path / name, pool=pool) as store:
+            for number in range(300):
+                store.put(message(number, body=bytes([number % 251]) * 700, born_timestamp=1))
+    files = [sorted((tmp_path / name / "commitlog").iterdir()) for name in ("plain", "pool")]
+    assert [path.name for path in files[0]] == [path.name for path in files[1]]
+    assert len(files[0]) > 3
+    with open_small(tmp_path / "plain") as plain, open_small(tmp_path / "pool") as pooled:
+        for queue_id in range(4):
+            assert bodies(plain, queue_id=queue_id) == bodies(pooled, queue_id=queue_id)
+        markers = [path.read_bytes()[-100:] for path in files[1][:-1]]
+    assert all(marker == bytes(100) for marker in markers if marker.count(0) > 92)
+
+
+@covers("E1", "L3")
+def test_with_the_pool_page_cache_and_disk_can_be_asked_for(tmp_path: Path, log_syncs: list[str]) -> None:
+    pool = PoolConfig(enabled=True, buffer_count=3, commit_interval_ms=60_000, commit_thorough_interval_ms=60_000)
+    flush = FlushConfig(interval_ms=60_000, thorough_interval_ms=60_000)
+    with open_small(tmp_path / "s", pool=pool, flush=flush) as store:
+        receipt = store.put(message(1), durability=Durability.PAGE_CACHE)
+        assert store.stats().committed_end == receipt.end
+        assert not log_syncs
+        receipt = store.put(message(2), durability=Durability.DISK)
+        assert store.stats().durable_end == receipt.end
+
+
+@covers("D4")
+def test_a_pool_without_a_free_buffer_refuses_at_once_when_it_is_told_to_fail_fast(tmp_path: Path) -> None:
+    pool = PoolConfig(
+        enabled=True, buffer_count=2, fail_fast=True, commit_interval_ms=60_000, commit_thorough_interval_ms=60_000
+    )
+    with open_small(tmp_path / "s", pool=pool) as store:
+        began = time.monotonic()
+        with pytest.raises(DiskFull, match="no buffer of the transient pool is free"):
+            for _ in range(4):
+                store.put(Message("t", bytes(40_000), queue_id=0))
+        assert time.monotonic() - began < 2
+        store.flush()
+        store.put(Message("t", bytes(40_000), queue_id=0))
+
+
+@covers("L7", "L8", "M1")
+def test_checkpoints_never_claim_more_than_was_synced(tmp_path: Path) -> None:
+    from mqlake.codec.checkpoint import RocketCheckpoint
+    from mqlake.store.checkpoint import CheckpointFile
+
+    settings = FlushConfig(queue_interval_ms=10, queue_thorough_interval_ms=50)
+    with open_small(tmp_path / "s", flush=settings) as store:
+        receipt = store.put(message(1))
+        assert eventually(lambda: (tmp_path / "s" / "mqlake" / "checkpoint").exists())
+        assert eventually(lambda: _dispatched(tmp_path) == receipt.end)
+        assert store.stats().durable_end >= receipt.end
+    latest = CheckpointFile(tmp_path / "s" / "mqlake" / "checkpoint").latest
+    assert latest is not None
+    assert (latest.dispatched, latest.last_record, latest.clean) == (receipt.end, receipt.physical_offset, 1)
+    rocket = RocketCheckpoint.decode((tmp_path / "s" / "checkpoint").read_bytes())
+    assert rocket.log_timestamp == rocket.queue_timestamp == receipt.store_timestamp
+    assert (tmp_path / "s" / "checkpoint").stat().st_size == 4096
+
+
+def _dispatched(tmp_path: Path) -> int:
+    from mqlake.store.checkpoint import CheckpointFile
+
+    latest = CheckpointFile(tmp_path / "s" / "mqlake" / "checkpoint").latest
+    return latest.dispatched if latest else -1
+
+
+def test_a_checkpoint_torn_by_a_power_cut_leaves_the_one_before_it(tmp_path: Path) -> None:
+    from mqlake.store.checkpoint import SLOT_SIZE, CheckpointFile
+
+    file = CheckpointFile(tmp_path / "checkpoint")
+    for number in range(1, 4):
+        file.write(number * 100, number, clean=False, generation=1)
+    data = bytearray((tmp_path / "checkpoint").read_bytes())
+    newest = (3 % 2) * SLOT_SIZE
+    data[newest + 20] ^= 1
+    (tmp_path / "checkpoint").write_bytes(bytes(data))
+    latest = CheckpointFile(tmp_path / "checkpoint").latest
+    assert latest is not None
+    assert latest.dispatched == 200
+
+
+def test_the_largest_body_is_written_and_synced(tmp_path: Path) -> None:
+    with open_small(tmp_path / "s", flush=SYNC, commit_log=CommitLogConfig(file_size_bytes=16 << 20)) as store:
+        body = os.urandom(4 << 20)
+        assert store.get(store.put(Message("t", body)).physical_offset).body == body
+        assert LOG_FILE < len(body)
