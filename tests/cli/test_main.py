@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 
 import click
 import pytest
@@ -110,15 +111,15 @@ def test_an_interrupt_ends_with_130_and_leaves_the_store_cleanly_stopped(cli: Cl
     assert process.stdin is not None
     process.stdin.write(b"one\ntwo\n")
     process.stdin.flush()
-    follower = _follow_until(cli, process, 2)
+    stored = _wait_for(cli, process, 2)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=20)
     assert (process.returncode, errors) == (130, b"")
     assert not (cli.store / "abort").exists()
-    assert follower == ["one", "two"]
+    assert stored == ["one", "two"]
 
 
-def _follow_until(cli: Cli, process: subprocess.Popen[bytes], count: int) -> list[str]:
+def _wait_for(cli: Cli, process: subprocess.Popen[bytes], count: int) -> list[str]:
     """What is in the store once `count` messages are."""
     for _ in range(400):
         result = cli.run("tail", cli.store, "orders")
@@ -126,6 +127,7 @@ def _follow_until(cli: Cli, process: subprocess.Popen[bytes], count: int) -> lis
         if result.exit_code == 0 and len(lines) == count:
             return [line.split("  ")[-1] for line in lines]
         assert process.poll() is None
+        time.sleep(0.02)
     raise AssertionError("the messages did not come")
 
 

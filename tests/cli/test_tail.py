@@ -6,8 +6,13 @@ import json
 import signal
 import subprocess
 
+import pytest
+
 from mqlake import Message
 from tests.cli.conftest import Cli
+
+pytestmark = pytest.mark.timeout(30)
+"""A line that does not come is waited for no longer than this."""
 
 
 def next_texts(process: subprocess.Popen[str], count: int) -> list[str]:

@@ -118,6 +118,7 @@ def test_damage_inside_the_log_is_not_cut_away_with_the_records_behind_it(tmp_pa
     assert writer_of(tmp_path / "s" / "lock") == 0, "a refused opening lets the lock go"
 
 
+@covers("J6")
 def test_lost_queues_and_a_lost_index_are_written_again_from_the_log(tmp_path: Path) -> None:
     import shutil
 

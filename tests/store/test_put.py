@@ -15,14 +15,16 @@ import pytest
 from mqlake import (
     CommitLogConfig,
     ConsumeQueueConfig,
+    InvalidConfig,
     InvalidMessage,
+    MemoryConfig,
     Message,
     MessageStore,
     ReadOnlyStore,
     StoreClosed,
 )
 from mqlake.kernel import check_record
-from tests.helpers import LOG_FILE, bodies, covers, message, open_small
+from tests.helpers import LOG_FILE, bodies, covers, eventually, message, open_small
 
 
 @covers("A1", "A3", "G4", "G10")
@@ -216,6 +218,24 @@ def test_every_record_is_found_by_its_offset_alone(tmp_path: Path) -> None:
             found = store.get(receipt.physical_offset)
             assert (found.size, found.queue_offset) == (receipt.size, receipt.queue_offset)
             assert check_record(found.record, 0, found.size, receipt.physical_offset, True) == receipt.size
+
+
+@covers("B24")
+def test_files_stay_below_two_gibibytes_as_rocketmqs_positions_need_it() -> None:
+    assert CommitLogConfig(file_size_bytes=2**31 - 1).file_size_bytes == 2**31 - 1
+    with pytest.raises(InvalidConfig, match="2147483648"):
+        CommitLogConfig(file_size_bytes=2**31)
+
+
+@covers("G9", "F4")
+def test_a_full_file_is_let_go_and_the_dispatcher_woken_after_the_append(tmp_path: Path) -> None:
+    with open_small(tmp_path / "s", memory=MemoryConfig(lock_files=True)) as store:
+        for number in range(4):
+            store.put(Message("t", bytes(40_000), queue_id=0))
+            assert eventually(lambda end=number + 1: store.queues("t")[0].end_offset == end)
+        locked = [line for line in Path("/proc/self/smaps").read_text().split("VmFlags:") if f"{tmp_path}/s/commitlog/" in line]
+        sizes = [int(part.split("Locked:")[1].split()[0]) for part in locked]
+    assert sorted(sizes) == [0, 0, 0, LOG_FILE // 1024], "only the file that is written stays locked"
 
 
 def test_receipts_and_stored_messages_pickle(tmp_path: Path) -> None:

@@ -27,6 +27,17 @@ def test_a_batch_holds_what_was_asked_for_and_not_more(store: MessageStore) -> N
     store.close()
 
 
+def test_who_puts_a_message_can_read_and_find_it_at_once(tmp_path: Path) -> None:
+    with open_small(tmp_path / "s") as store:
+        for number in range(200):
+            topic = f"topic{number % 7}"
+            receipt = store.put(message(number, topic))
+            found = store.read(topic, queue_id=receipt.queue_id, start=receipt.queue_offset)
+            assert [m.body for m in found] == [b"body %d" % number]
+            assert store.find(topic, f"key-{number}") == found
+            assert topic in store.topics()
+
+
 def test_a_batch_stops_before_it_passes_its_bytes_but_holds_one_message_at_least(store: MessageStore) -> None:
     one = store.read("orders", queue_id=0, start=0, limit=1)[0].size
     assert len(store.read("orders", queue_id=0, start=0, limit=10, max_bytes=3 * one)) == 3

@@ -44,7 +44,10 @@ def directory_option(command: Command) -> Command:
 @click.option("--sync", is_flag=True, help="Puts return when the message is on the disk.")
 @json_option
 def bench_store(directory: Path, seconds: float, body_bytes: int, threads: int, sync: bool, as_json: bool) -> None:
-    """Measure put, put_many, read, find and seek_time of this store."""
+    """Measure put, put_many, read, find and seek_time of this store.
+
+    It writes as much as the disk takes: a gigabyte or two in the usual time.
+    """
     from mqlake.cli.bench_store import StoreBench
 
     with tempfile.TemporaryDirectory(prefix="mqlake-bench-", dir=directory) as folder:
@@ -54,7 +57,8 @@ def bench_store(directory: Path, seconds: float, body_bytes: int, threads: int, 
             show.print_json(result.as_json())
         return
     safety = "each on the disk before put returns" if sync else "flushed in the background"
-    _print_machine(directory, f"bodies of {show.count(body_bytes)} bytes, {threads} threads put, {safety}")
+    putting = "1 thread puts" if threads == 1 else f"{threads} threads put"
+    _print_machine(directory, f"bodies of {show.count(body_bytes)} bytes, {putting}, {safety}")
     made = show.table("operation", "messages/s>", "MiB/s>", "calls/s>", "p50>", "p99>", "slowest>")
     for result in results:
         made.add_row(*result.as_row())

@@ -46,10 +46,11 @@ def message_of(line: Mapping[str, Any], where: str) -> Message | None:
     if line.get("cqTopic", line.get("topic")) != line.get("topic"):
         return None  # a light queue's view of a message that is in its own topic's queue as well
     _check(line, where)
+    body = _body(line, where)
     try:
         return Message(
             line["topic"],
-            _body(line, where),
+            body,
             tags=line.get("tags"),
             keys=line.get("keys") or (),
             queue_id=line.get("queueId"),

@@ -10,6 +10,7 @@ released, which the reference counts of Python see to. There is no other bookkee
 from __future__ import annotations
 
 import gc
+import itertools
 import mmap
 import os
 import threading
@@ -38,6 +39,7 @@ class _Counters:
 
 
 mapped = _Counters()
+_numbers = itertools.count()
 
 
 class MappedFile:
@@ -70,18 +72,26 @@ class MappedFile:
             raise
 
     @classmethod
-    def create(cls, path: Path, start: int, size: int, *, reserve: bool) -> MappedFile:
-        """Make a new file of zeroes; with `reserve` its blocks are real, so that a full disk refuses here and now."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    def create(cls, path: Path, start: int, size: int, *, reserve: bool, scratch: Path | None = None) -> MappedFile:
+        """Make a new file of zeroes; with `reserve` its blocks are real, so that a full disk refuses here and now.
+
+        With `scratch`, a folder on the same file system, it is made there and gets its name when it is whole: neither
+        a crash nor a reader ever finds it half made.
+        """
+        made = path if scratch is None else scratch / str(next(_numbers))
+        made.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.ftruncate(descriptor, size)
             if reserve:
                 os.posix_fallocate(descriptor, 0, size)
+            if made != path:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                made.rename(path)
             return cls(path, start, size, descriptor, writable=True)
         except OSError as error:
             os.close(descriptor)
-            path.unlink(missing_ok=True)  # a failed allocation keeps the blocks that it got
+            made.unlink(missing_ok=True)  # a failed allocation keeps the blocks that it got
             raise DiskFull(path, size, error.strerror or str(error)) from error
 
     @property

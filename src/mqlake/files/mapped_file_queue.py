@@ -20,7 +20,9 @@ from mqlake.files.names import file_name, list_files
 class MappedFileQueue:
     """The files of one folder, in order."""
 
-    def __init__(self, directory: Path, file_size: int, *, writable: bool) -> None:
+    def __init__(self, directory: Path, file_size: int, *, writable: bool, scratch: Path | None = None) -> None:
+        """`scratch`: where new files are made before they get their name."""
+        self._scratch = scratch
         self.directory = directory
         self.file_size = file_size
         self._writable = writable
@@ -95,7 +97,8 @@ class MappedFileQueue:
 
     def create(self, start: int, *, reserve: bool) -> MappedFile:
         """Make the next file in place."""
-        file = MappedFile.create(self.directory / file_name(start), start, self.file_size, reserve=reserve)
+        path = self.directory / file_name(start)
+        file = MappedFile.create(path, start, self.file_size, reserve=reserve, scratch=self._scratch)
         self.add(file)
         return file
 

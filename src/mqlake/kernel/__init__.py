@@ -42,6 +42,7 @@ find_index_key = chosen.find_index_key
 find_record = chosen.find_record
 java_hash = chosen.java_hash
 lock_memory = chosen.lock_memory
+match_record = chosen.match_record
 populate = chosen.populate
 put_index_keys = chosen.put_index_keys
 read_records = chosen.read_records

@@ -78,7 +78,7 @@ cdef bint put_index_key(uint8_t* index, int32_t slots, int32_t entries, const ui
     if number <= 1:
         set64(index, timestamp)
         set64(index + 16, offset)
-    if previous == 0:
+    if previous == 0 and get32(index + 32) < INT32_MAX:
         set32(index + 32, get32(index + 32) + 1)
     set32(index + 36, number + 1)
     set64(index + 8, timestamp)

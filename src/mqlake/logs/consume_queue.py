@@ -24,8 +24,8 @@ from mqlake.kernel import count_valid_entries
 class ConsumeQueue:
     """The entries of one queue."""
 
-    def __init__(self, directory: Path, file_size: int, *, writable: bool) -> None:
-        self.files = MappedFileQueue(directory, file_size, writable=writable)
+    def __init__(self, directory: Path, file_size: int, *, writable: bool, scratch: Path | None = None) -> None:
+        self.files = MappedFileQueue(directory, file_size, writable=writable, scratch=scratch)
         self.end = 0
         """The number behind the last entry."""
         self._dirty: set[int] = set()

@@ -15,10 +15,11 @@ from mqlake.logs.consume_queue import ConsumeQueue
 class ConsumeQueues:
     """The queues of all topics, by topic and queue id."""
 
-    def __init__(self, directory: Path, file_size: int, *, writable: bool) -> None:
+    def __init__(self, directory: Path, file_size: int, *, writable: bool, scratch: Path | None = None) -> None:
         self.directory = directory
         self.file_size = file_size
         self._writable = writable
+        self._scratch = scratch
         self._lock = threading.Lock()
         self._known: dict[str, set[int]] = {}
         self._open: dict[tuple[str, int], ConsumeQueue] = {}
@@ -75,7 +76,8 @@ class ConsumeQueues:
         with self._lock:
             queue = self._open.get((topic, queue_id))
             if queue is None:
-                queue = ConsumeQueue(self.directory / topic / str(queue_id), self.file_size, writable=self._writable)
+                path = self.directory / topic / str(queue_id)
+                queue = ConsumeQueue(path, self.file_size, writable=self._writable, scratch=self._scratch)
                 queue.load(self.log_end)
                 self._open[topic, queue_id] = queue
                 self._known.setdefault(topic, set()).add(queue_id)

@@ -24,11 +24,11 @@ class KeyIndex:
     """The index files of a store, oldest first. Names are the time of making, 17 digits, in the local time zone."""
 
     def __init__(
-        self, directory: Path, slot_count: int, entry_count: int, *, writable: bool, reserve: bool = True
+        self, directory: Path, slot_count: int, entry_count: int, *, writable: bool, scratch: Path | None = None
     ) -> None:
-        """`reserve`: a new file gets real blocks, so that a full disk refuses it and no write into it can fail."""
+        """`scratch`: where a new file is made, with real blocks; without it files are for a while only, and sparse."""
         self._directory = directory
-        self._reserve = reserve
+        self._scratch = scratch
         self.slot_count = slot_count
         self.entry_count = entry_count
         self._file_size = index_file_size(slot_count, entry_count)
@@ -92,7 +92,8 @@ class KeyIndex:
         name = datetime.datetime.now().strftime("%Y%m%d%H%M%S%f")[:17]
         if self._files and name <= self._files[-1].path.name:
             name = f"{int(self._files[-1].path.name) + 1:017d}"  # two files within a millisecond
-        file = MappedFile.create(self._directory / name, 0, self._file_size, reserve=self._reserve)
+        reserve = self._scratch is not None
+        file = MappedFile.create(self._directory / name, 0, self._file_size, reserve=reserve, scratch=self._scratch)
         if self._files:
             header = self._header(self._files[-1])
             times, offsets = (header.end_timestamp,) * 2, (header.end_offset,) * 2
@@ -105,8 +106,8 @@ class KeyIndex:
         """Offsets entered under a hash, newest first, at most `limit`; candidates, to be compared by the caller."""
         found: list[int] = []
         for file in reversed(self._files):
-            header = self._header(file)
-            if header.next_entry > 1 and begin_ms <= header.end_timestamp and end_ms >= header.begin_timestamp:
+            begin, end, _, _, _, next_entry = HEADER.unpack_from(file.pages)
+            if next_entry > 1 and begin_ms <= end and end_ms >= begin:
                 left = limit - len(found)
                 found += find_index_key(
                     file.pages, self.slot_count, self.entry_count, key_hash, begin_ms, end_ms, left

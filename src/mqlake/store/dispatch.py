@@ -132,6 +132,8 @@ class Dispatcher:
             except Exception as error:
                 self.failure = error
                 _log.exception("dispatch stopped at offset %d", self.dispatched)
+                with self._arrived:
+                    self._arrived.notify_all()
                 return
             if worked:
                 quiet = 0
@@ -152,7 +154,9 @@ class Dispatcher:
     def catch_up(self, limit: int, timeout_s: float) -> bool:
         """Wait until everything before `limit` is dispatched; whether it was in time."""
         self.wake()
-        return self.dispatched >= limit or self.wait_for(lambda: self.dispatched >= limit, timeout_s)
+        return self.wait_for(lambda: self.dispatched >= limit or self.failure is not None, timeout_s) and (
+            self.dispatched >= limit
+        )
 
     def close(self) -> None:
         self._stopping = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import tempfile
 import time
 from contextlib import ExitStack
@@ -35,6 +36,7 @@ from mqlake.store.recovery import cut_queues, cut_tail, recover
 from mqlake.store.stats import StoreStats, TopicStats
 
 CLOSE_DISPATCH_S = 30.0
+SETTLE_S = 5.0
 POLL_S = 0.002
 _log = logging.getLogger(__name__)
 
@@ -49,10 +51,10 @@ class _Side:
         slots, entries = config.index.slot_count, config.index.entry_count
         assert log_size and queue_size and slots and entries, "sizes are resolved before a store is opened"
         self.log_files = MappedFileQueue(layout.commit_log, log_size, writable=writable)
-        self.queues = ConsumeQueues(layout.consume_queues, queue_size, writable=writable)
+        self.queues = ConsumeQueues(layout.consume_queues, queue_size, writable=writable, scratch=layout.scratch)
         self.index: KeyIndex | None = None
         if config.index.enabled:
-            self.index = KeyIndex(layout.index, slots, entries, writable=writable)
+            self.index = KeyIndex(layout.index, slots, entries, writable=writable, scratch=layout.scratch)
         self.log_files.load()
         self.queues.load()
         if self.index is not None:
@@ -68,7 +70,7 @@ class _Side:
         """Where readers of the log must stop."""
         raise NotImplementedError
 
-    def refresh(self) -> None:
+    def follow(self) -> None:
         """Learn what another process did; nothing to do for the writer."""
 
     def scan_range(self, start: int | None, end: int | None) -> tuple[int, int]:
@@ -90,6 +92,7 @@ class Engine(_Side):
             for directory in (layout.commit_log, layout.consume_queues, layout.index, layout.config):
                 directory.mkdir(exist_ok=True)
             layout.own.mkdir(exist_ok=True)
+            shutil.rmtree(layout.scratch, ignore_errors=True)  # what a crash left half made
             super().__init__(layout, config, writable=True)
             self._recover()
             note_index_numbers(layout, config)
@@ -173,6 +176,14 @@ class Engine(_Side):
             self.dispatcher.wake()
 
     # ---- running
+
+    def settle(self) -> bool:
+        """Let dispatch come to what was put before this call; False where it had already."""
+        end = self.dispatcher.visible_end()
+        if self.dispatcher.dispatched >= end:
+            return False
+        self.dispatcher.catch_up(end, SETTLE_S)
+        return True
 
     def readable_end(self) -> int:
         return self.flusher.durable if self.config.flush.sync else self.log.committed
@@ -283,7 +294,7 @@ class Follower(_Side):
             self.queues = ConsumeQueues(root / "consumequeue", self.queues.file_size, writable=True)
             if self.index is not None:
                 numbers = self.index.slot_count, self.index.entry_count
-                self.index = KeyIndex(root / "index", *numbers, writable=True, reserve=False)
+                self.index = KeyIndex(root / "index", *numbers, writable=True)
         self.queues.trust_up_to(self._dispatched)
 
     def _dispatch_to_own_files(self) -> None:
@@ -318,7 +329,13 @@ class Follower(_Side):
     def readable_end(self) -> int:
         return self.log.committed
 
-    def refresh(self) -> None:
+    def settle(self) -> bool:
+        """Nothing is put here; True where there is more to see than before."""
+        before = self._dispatched
+        self.follow()
+        return self._dispatched > before
+
+    def follow(self) -> None:
         if self._own_files is not None or not self._follow_writer():
             return
         assert self._positions is not None
@@ -333,7 +350,7 @@ class Follower(_Side):
     def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            self.refresh()
+            self.follow()
             if self.queues.get(topic, queue_id).end > offset:
                 return True
             time.sleep(POLL_S)

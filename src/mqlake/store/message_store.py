@@ -26,7 +26,7 @@ from mqlake.config import (
     PoolConfig,
     StoreConfig,
 )
-from mqlake.errors import InvalidConfig, InvalidMessage, ReadOnlyStore, StoreClosed
+from mqlake.errors import InvalidConfig, InvalidMessage, OffsetOutOfRange, ReadOnlyStore, StoreClosed, UnknownTopic
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
 from mqlake.store.engine import Engine, Follower
 from mqlake.store.opening import find_store, resolve
@@ -173,14 +173,21 @@ class MessageStore:
         max_bytes: int = MAX_READ_BYTES,
         wait_s: float = 0.0,
     ) -> list[StoredMessage]:
-        """At most `limit` messages of a queue from offset `start` on.
+        """At most `limit` messages of a queue from offset `start` on; what this process put before is among them.
 
         At the queue's end the list is empty; with `wait_s` it waits that long for a message to come. Outside of the
         queue's range it raises OffsetOutOfRange, which names both ends.
         """
         self._require_open()
-        self._side.refresh()
-        messages = self._reader.read(topic, queue_id, start, limit, max_bytes)
+        self._side.follow()
+        try:
+            messages = self._reader.read(topic, queue_id, start, limit, max_bytes)
+        except (UnknownTopic, OffsetOutOfRange):
+            if not self._side.settle():
+                raise
+            messages = self._reader.read(topic, queue_id, start, limit, max_bytes)
+        if not messages and self._side.settle():
+            messages = self._reader.read(topic, queue_id, start, limit, max_bytes)
         if not messages and wait_s > 0 and self._side.wait_for_message(topic, queue_id, start, wait_s):
             messages = self._reader.read(topic, queue_id, start, limit, max_bytes)
         return messages
@@ -188,7 +195,7 @@ class MessageStore:
     def get(self, at: int | str) -> StoredMessage:
         """The message at a physical offset (a number) or with a message id (a text)."""
         self._require_open()
-        self._side.refresh()
+        self._side.follow()
         return self._reader.get(at)
 
     def find(
@@ -196,13 +203,13 @@ class MessageStore:
     ) -> list[StoredMessage]:
         """The newest `limit` messages with a key, in the order of the log; with `tag`, those with that tag."""
         self._require_open()
-        self._side.refresh()
+        self._side.settle()
         return self._reader.find(topic, key, limit, begin_ms, end_ms, tag=tag)
 
     def seek_time(self, topic: str, timestamp_ms: int, *, queue_id: int = 0) -> int:
         """The offset of the first message of a queue stored at or after a time; the queue's end where none was."""
         self._require_open()
-        self._side.refresh()
+        self._side.settle()
         return self._reader.seek_time(topic, queue_id, timestamp_ms)
 
     def scan(
@@ -219,7 +226,7 @@ class MessageStore:
         from mqlake.store.scan import record_batches
 
         self._require_open()
-        self._side.refresh()
+        self._side.settle()
         first, stop = self._side.scan_range(start, end)
         return record_batches(
             self._side.log.stretches(first, stop),
@@ -232,13 +239,13 @@ class MessageStore:
     def topics(self) -> list[str]:
         """The topics that have a queue."""
         self._require_open()
-        self._side.refresh()
+        self._side.settle()
         return self._reader.topics()
 
     def queues(self, topic: str) -> list[QueueRange]:
         """The queues of a topic with their first and end offsets."""
         self._require_open()
-        self._side.refresh()
+        self._side.settle()
         return self._reader.queues(topic)
 
     @property
@@ -249,13 +256,13 @@ class MessageStore:
     @property
     def end_offset(self) -> int:
         """Where the log ends for readers."""
-        self._side.refresh()
+        self._side.follow()
         return self._side.readable_end()
 
     def stats(self) -> StoreStats:
         """Counters and positions, as they are now."""
         self._require_open()
-        self._side.refresh()
+        self._side.follow()
         return self._side.stats()
 
     def wait_dispatched(self, timeout_s: float = 10.0) -> bool:

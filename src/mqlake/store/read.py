@@ -13,8 +13,8 @@ from typing import NamedTuple
 from mqlake.codec.index_entry import key_hash, key_text
 from mqlake.codec.message_id import decode_message_id
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE
-from mqlake.errors import CorruptRecord, NoSuchMessage, OffsetOutOfRange, StoreError, UnknownTopic
-from mqlake.kernel import read_records
+from mqlake.errors import CorruptRecord, NoSuchMessage, OffsetOutOfRange, UnknownTopic
+from mqlake.kernel import match_record, read_records
 from mqlake.kernel.types import REASONS
 from mqlake.logs.commit_log import CommitLog
 from mqlake.logs.consume_queue import ConsumeQueue
@@ -143,25 +143,33 @@ class Reader:
             return []
         found = self._index.find(key_hash(key_text(topic, key, tag=tag)), begin_ms, end_ms, limit)
         first, end = self._log.first_offset, self._readable_end()
+        if len(found) == 1:
+            return found if first <= found[0] < end else []
         return sorted({offset for offset in found if first <= offset < end})
 
     def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, *, tag: bool) -> list[StoredMessage]:
-        """The newest `limit` messages that really have a key, in log order."""
+        """The newest `limit` messages that really have a key, in log order; what the log no longer has is left out."""
         candidates = limit
         while True:
             offsets = self.find_offsets(topic, key, candidates, begin_ms, end_ms, tag=tag)
-            found = [m for m in map(self._candidate, offsets) if m is not None and _matches(m, topic, key, tag)]
-            found = [m for m in found if begin_ms <= m.store_timestamp <= end_ms]
+            found = self._matching(offsets, topic.encode(), key.encode(), tag)
+            if begin_ms > 0 or end_ms < END_OF_TIME:
+                found = [message for message in found if begin_ms <= message.store_timestamp <= end_ms]
             if len(found) >= limit or candidates > MAX_CANDIDATES or len(offsets) < candidates:
                 return found[-limit:]
             candidates *= 4  # other keys of the same hash took places
 
-    def _candidate(self, offset: int) -> StoredMessage | None:
-        """What the index points at; None where the log no longer, or not yet, has it."""
-        try:
-            return StoredMessage(self._log.record_at(offset, self._readable_end()))
-        except StoreError:
-            return None
+    def _matching(self, offsets: list[int], topic: bytes, key: bytes, tag: bool) -> list[StoredMessage]:
+        found = []
+        readable = self._readable_end()
+        for offset in offsets:
+            file = self._log.files.file_at(offset)
+            if file is not None:
+                at, end = offset - file.start, min(readable, file.end) - file.start
+                message = match_record(file.pages, at, end, offset, topic, key, tag, StoredMessage)
+                if message is not None:
+                    found.append(message)
+        return found
 
     def seek_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The first message of a queue stored at or after a time; the queue's end where there is none."""
@@ -183,10 +191,3 @@ class Reader:
 
         return first + bisect_left(range(first, end), timestamp_ms, key=timestamp_of)
 
-
-def _matches(message: StoredMessage, topic: str, key: str, tag: bool) -> bool:
-    if message.topic != topic:
-        return False
-    if tag:
-        return message.tags == key
-    return key in message.keys or message.properties.get("UNIQ_KEY") == key

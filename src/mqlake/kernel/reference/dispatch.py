@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqlake.kernel.reference.hashing import java_hash
+from mqlake.kernel.reference.hashing import as_int64, java_hash
 from mqlake.kernel.reference.index import KEY
 from mqlake.kernel.reference.queue import ENTRY
 from mqlake.kernel.reference.record import decode_properties, parse
@@ -32,10 +32,10 @@ def dispatch_records(
     entries as (topic, queue id, first queue offset, entries), index keys packed as little-endian (hash int32,
     physical offset int64, store time int64), the number of records, and offset and store time of the last.
     """
-    if position < 0 or end > len(log) or position > end:
-        raise ValueError(f"[{position}, {end}) is not inside of {len(log)} bytes")
     if len(delays_ms) > 64:
         raise ValueError(f"{len(delays_ms)} delay levels, at most 64")
+    if position < 0 or end > len(log) or position > end:
+        raise ValueError(f"[{position}, {end}) is not inside of {len(log)} bytes")
     runs: list[tuple[str, int, int, bytearray]] = []
     latest: dict[tuple[str, int], int] = {}
     keys = bytearray()
@@ -77,7 +77,7 @@ def queue_places(
     level = _decimal(properties.get("DELAY", ""))
     if fields.topic == SCHEDULE_TOPIC and level > 0:
         level = min(level, len(delays_ms))
-        tags_code = fields.store_timestamp + (delays_ms[level - 1] if level else 1000)
+        tags_code = as_int64(fields.store_timestamp + (delays_ms[level - 1] if level else 1000))
     places = [(fields.topic, fields.queue_id, fields.queue_offset, tags_code)]
     names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
     offsets = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")

@@ -12,6 +12,11 @@ def crc32(data: Readable, value: int = 0) -> int:
     return zlib.crc32(data, value)
 
 
+def as_int64(value: int) -> int:
+    """Sums of 64-bit numbers from a file wrap around, as Java's do."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
 def java_hash(text: str, seed: int = 0) -> int:
     """Java's String.hashCode: 31 * h + unit over UTF-16 units, continued from `seed`."""
     units = text.encode("utf-16-be", "surrogatepass")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from mqlake.kernel.reference.hashing import as_int64
 from mqlake.kernel.types import Readable, Writable
 
 HEADER = struct.Struct(">qqqqii")  # begin time, end time, begin offset, end offset, used slots, number of the next entry
@@ -40,7 +41,7 @@ def _put_key(index: Writable, slots: int, entries: int, key_hash: int, offset: i
     SLOT.pack_into(index, slot_at, number)
     if number <= 1:
         begin_time, begin_offset = timestamp, offset
-    used += previous == 0
+    used = min(used + (previous == 0), 0x7FFFFFFF)
     HEADER.pack_into(index, 0, begin_time, timestamp, begin_offset, offset, used, number + 1)
     return True
 
@@ -69,7 +70,7 @@ def find_index_key(
         entry_hash, offset, seconds, previous = ENTRY.unpack_from(index, _entry_at(slot_count, number))
         if seconds < 0:
             break
-        timestamp = begin_time + seconds * 1000
+        timestamp = as_int64(begin_time + seconds * 1000)
         if entry_hash == key_hash and (number == 1 or begin_timestamp - 1000 < timestamp <= end_timestamp):
             found.append(offset)
         if timestamp <= begin_timestamp - 1000 or previous >= number:  # chains run backwards: no cycle

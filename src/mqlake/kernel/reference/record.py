@@ -118,9 +118,15 @@ def walk_records(
 
 def decode_properties(data: Readable) -> dict[str, str]:
     """RocketMQ's property text as a dict: malformed parts are left out, of a name given twice the last counts."""
+    found = raw_properties(data)
+    return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in found.items()}
+
+
+def raw_properties(data: Readable) -> dict[bytes, bytes]:
+    """The same, in bytes."""
     found = {}
     for part in bytes(data).split(b"\x02"):
         name, separator, value = part.partition(b"\x01")
         if separator and name and value:
-            found[name.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
+            found[name] = value
     return found

@@ -1,0 +1,245 @@
+"""Named workloads on mqlake and, in the same run, the same work in the real RocketMQ store; ratios.
+
+    python -m benchmarks                 every row, five times, the median (about 25 minutes)
+    python -m benchmarks put sync1       some rows
+    python -m benchmarks --quick         once each, smaller counts: a first impression, no figures to publish
+
+Each measurement is a process of its own on a fresh store; the two sides take turns, because machines are noisy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import describe, touch_memory
+from tests.interop.rocketmq import RocketMQ, available
+
+ROCKETMQ = "5.5.1"
+Measure = Callable[["Bench"], float]
+
+
+@dataclass
+class Bench:
+    """One round of one row: where it may write, how much it may do."""
+
+    directory: Path
+    scale: float
+    notes: dict[str, float] = field(default_factory=dict)
+
+    def ours(self, workload: str, store: str = "", **options: int) -> dict[str, Any]:
+        """Run a workload of ours in a process of its own."""
+        path = self.directory / (store or "ours")
+        command = [sys.executable, "-m", "benchmarks.ours", workload, str(path)]
+        command += [f"{name}={value}" for name, value in options.items()]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        if done.returncode:
+            raise RuntimeError(f"{workload}: {done.stderr[-2000:]}")
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        if not store:
+            shutil.rmtree(path, ignore_errors=True)
+        return result
+
+    def theirs(self, workload: str, store: str = "", **options: Any) -> dict[str, Any]:
+        """Run a workload of RocketMQ's."""
+        path = self.directory / (store or "theirs")
+        result = RocketMQ(ROCKETMQ).bench(workload, path, **options)
+        if not store:
+            shutil.rmtree(path, ignore_errors=True)
+        return result
+
+    def count(self, full: int) -> int:
+        return max(1000, int(full * self.scale))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: what is measured on either side, and what the ratio must reach."""
+
+    name: str
+    title: str
+    goal: str
+    ours: Measure
+    theirs: Measure | None
+    unit: str = "/s"
+
+
+def rate_of(result: dict[str, Any]) -> float:
+    """Either side's rate: RocketMQ's lines name it after what is counted."""
+    for name in ("rate", "messagesPerSecond", "queriesPerSecond", "lookupsPerSecond", "perSecond"):
+        if name in result:
+            return float(result[name])
+    raise KeyError(f"no rate in {result}")
+
+
+def put_row(body: int, count: int) -> tuple[Measure, Measure]:
+    def ours(bench: Bench) -> float:
+        result = bench.ours("put", count=bench.count(count), body=body)
+        bench.notes["our resident MB"] = result["residentMb"]
+        bench.notes["our lag, ms"] = 1000 * result["maxLagBytes"] / result["bytesPerSecond"]
+        return rate_of(result)
+
+    def theirs(bench: Bench) -> float:
+        result = bench.theirs("put", count=bench.count(count), body=body, seconds=60, warmup=3)
+        bench.notes["their resident MB"] = result["residentMb"]
+        return rate_of(result)
+
+    return ours, theirs
+
+
+def on_shared_store(workload: str, count: int, **options: int) -> Measure:
+    """A workload of ours on a store of a million messages, written once."""
+
+    def measure(bench: Bench) -> float:
+        if not (bench.directory / "million").exists():
+            bench.ours("prepare", "million", count=bench.count(1_000_000), body=1024)
+        return rate_of(bench.ours(workload, "million", count=bench.count(count), **options))
+
+    return measure
+
+
+def their_shared_store(workload: str, count: int) -> Measure:
+    """RocketMQ's side, on a store of the same messages that it wrote itself."""
+
+    def measure(bench: Bench) -> float:
+        if not (bench.directory / "their-million").exists():
+            bench.theirs("put", "their-million", count=bench.count(1_000_000), body=1024, seconds=120, warmup=0)
+        return rate_of(bench.theirs(workload, "their-million", count=bench.count(count), seconds=60, warmup=2))
+
+    return measure
+
+
+def rows() -> list[Row]:
+    def sync(threads: int, count: int) -> tuple[Measure, Measure]:
+        return (
+            lambda b: rate_of(b.ours("put_sync", count=b.count(count), body=1024, threads=threads)),
+            lambda b: rate_of(b.theirs("putsync", count=b.count(count), body=1024, threads=threads, seconds=60, warmup=2)),
+        )
+
+    def tasks(number: int, count: int) -> Measure:
+        return lambda b: rate_of(b.ours("put_tasks", count=b.count(count), body=1024, tasks=number))
+
+    their_batch: Measure = lambda b: rate_of(  # noqa: E731
+        b.theirs("putbatch", count=b.count(1_000_000), body=1024, batch=32, seconds=60, warmup=3)
+    )
+    return [
+        Row("put", "put, 1 thread, async, 1 KiB", "1.0 ×", *put_row(1024, 1_000_000)),
+        Row("put128", "put, 1 thread, async, 128 B", "0.7 ×", *put_row(128, 2_000_000)),
+        Row(
+            "batch",
+            "put_many of 32, async, 1 KiB",
+            "2 ×",
+            lambda b: rate_of(b.ours("put_many", count=b.count(1_000_000), body=1024, batch=32)),
+            their_batch,
+        ),
+        Row("sync1", "put, 1 thread, sync, 1 KiB", "1.3 ×", *sync(1, 20_000)),
+        Row(
+            "sqlite",
+            "put, 1 thread, sync, 1 KiB, to SQLite",
+            "1.0 ×",
+            sync(1, 20_000)[0],
+            lambda b: rate_of(b.ours("sqlite", count=b.count(20_000), body=1024)),
+        ),
+        Row("sync16", "16 threads, sync, 1 KiB", "1.1 ×", *sync(16, 64_000)),
+        Row("tasks16", "16 asyncio tasks, sync, 1 KiB", "1.5 ×", tasks(16, 64_000), sync(16, 64_000)[1]),
+        Row("tasks256", "256 asyncio tasks, sync, 1 KiB", "5 ×", tasks(256, 256_000), sync(16, 64_000)[1]),
+        Row("key", "key look-up, 1,000,000 messages", "1.0 ×", on_shared_store("query", 100_000), their_shared_store("query", 100_000)),
+        Row("time", "time look-up", "50,000/s", on_shared_store("seek", 50_000), their_shared_store("time", 100_000)),
+        Row("read", "read, batches of 32", "0.8 ×", on_shared_store("read", 1_000_000), their_shared_store("read", 1_000_000)),
+        Row("scan", "scan into Arrow, all columns, CRC", "800 MB/s", lambda b: scan_rate(b), None, "MB/s"),
+        Row("first", "import, open, first durable put", "0.3 s", lambda b: rate_of(b.ours("first_put")), None, "s"),
+    ]
+
+
+def scan_rate(bench: Bench) -> float:
+    if not (bench.directory / "million").exists():
+        bench.ours("prepare", "million", count=bench.count(1_000_000), body=1024)
+    return rate_of(bench.ours("scan", "million", count=1))
+
+
+def measure(row: Row, bench: Bench, rounds: int, console: Console) -> dict[str, Any]:
+    """The two sides by turns; medians and their ratio."""
+    ours, theirs = [], []
+    for _ in range(rounds):
+        ours.append(row.ours(bench))
+        if row.theirs is not None:
+            theirs.append(row.theirs(bench))
+    mine = statistics.median(ours)
+    other = statistics.median(theirs) if theirs else None
+    result = {
+        "name": row.name,
+        "title": row.title,
+        "goal": row.goal,
+        "unit": row.unit,
+        "ours": mine,
+        "theirs": other,
+        "ratio": mine / other if other else None,
+        "all": {"ours": ours, "theirs": theirs},
+        "notes": dict(bench.notes),
+    }
+    bench.notes.clear()
+    console.print(f"[dim]{row.title}: {show(mine, row.unit)}" + (f", {show(other, row.unit)}, {mine / other:.2f} ×" if other else ""))
+    return result
+
+
+def show(value: float, unit: str) -> str:
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3f} {unit}"
+
+
+def table_of(results: list[dict[str, Any]]) -> Table:
+    table = Table(title=f"mqlake beside RocketMQ {ROCKETMQ}'s store")
+    for name in ("workload", "must reach", "mqlake", "other", "ratio"):
+        table.add_column(name, justify="left" if name == "workload" else "right")
+    for r in results:
+        other = show(r["theirs"], r["unit"]) if r["theirs"] else ""
+        table.add_row(r["title"], r["goal"], show(r["ours"], r["unit"]), other, f"{r['ratio']:.2f} ×" if r["ratio"] else "")
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("rows", nargs="*", help="names of rows; all without any")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each side; the median counts")
+    parser.add_argument("--quick", action="store_true", help="one round, a tenth of the work")
+    parser.add_argument("--dir", type=Path, help="where stores are written (a temporary folder)")
+    parser.add_argument("--out", type=Path, default=Path("bench-out/store.json"), help="the results as JSON")
+    options = parser.parse_args()
+    console = Console()
+    reason = available()
+    if reason:
+        console.print(f"RocketMQ cannot run here: {reason}")
+        return 1
+    known = rows()
+    unknown = set(options.rows) - {row.name for row in known}
+    if unknown:
+        parser.error(f"no such rows: {', '.join(sorted(unknown))}; there are {', '.join(row.name for row in known)}")
+    chosen = [row for row in known if not options.rows or row.name in options.rows]
+    for name, value in describe().items():
+        console.print(f"{name}: {value}")
+    console.print(f"command: python -m benchmarks {' '.join(sys.argv[1:])}")
+    rounds, scale = (1, 0.1) if options.quick else (options.rounds, 1.0)
+    touch_memory(8 << 30)
+    results = []
+    with tempfile.TemporaryDirectory(prefix="mqlake-bench-", dir=options.dir) as directory:
+        for row in chosen:
+            results.append(measure(row, Bench(Path(directory), scale), rounds, console))
+    console.print(table_of(results))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps({**describe(), "results": results}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

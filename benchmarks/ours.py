@@ -1,0 +1,245 @@
+"""The workloads on mqlake's own store. Run as a program: `python -m benchmarks.ours WORKLOAD STORE [name=value …]`.
+
+Each run is a process of its own, as the JVM is, and prints one JSON line. Messages carry a tag and a key of their own,
+over four queues of one topic; every message is made anew, as a service would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import resident_mb
+from mqlake import FlushConfig, Message, MessageStore
+
+TOPIC = "bench"
+SYNC = FlushConfig(sync=True)
+
+
+def key(number: int) -> str:
+    return f"key-{number:010d}"
+
+
+def timed(count: int, work: Callable[[], None]) -> float:
+    """Times a second."""
+    began = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - began)
+
+
+class LagWatch:
+    """The largest dispatch lag seen while a workload runs, in bytes."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self.most = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(store,), daemon=True)
+
+    def _run(self, store: MessageStore) -> None:
+        while not self._stop.wait(0.02):
+            self.most = max(self.most, store.stats().dispatch_lag_bytes)
+
+    def __enter__(self) -> LagWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def put(path: Path, count: int, body: int) -> dict[str, Any]:
+    """One thread, async flush, one message a call."""
+    content = random.randbytes(body)
+    with MessageStore.open(path) as store:
+
+        def work(number: int) -> None:
+            for i in range(number):
+                store.put(Message(TOPIC, content, tags="TagA", keys=key(i)))
+
+        work(min(count, 50_000))
+        with LagWatch(store) as lag:
+            rate = timed(count, lambda: work(count))
+        return {"rate": rate, "residentMb": resident_mb(), "maxLagBytes": lag.most, "bytesPerSecond": rate * (body + 130)}
+
+
+def put_many(path: Path, count: int, body: int, batch: int) -> dict[str, Any]:
+    """One thread, async flush, batches."""
+    content = random.randbytes(body)
+    with MessageStore.open(path) as store:
+
+        def work() -> None:
+            for start in range(0, count, batch):
+                store.put_many([Message(TOPIC, content, tags="TagA", keys=key(start + i)) for i in range(batch)])
+
+        return {"rate": timed(count, work)}
+
+
+def put_sync(path: Path, count: int, body: int, threads: int) -> dict[str, Any]:
+    """Threads, sync flush: every put waits for its sync."""
+    content = random.randbytes(body)
+    with MessageStore.open(path, flush=SYNC) as store:
+
+        def producer() -> None:
+            for i in range(count // threads):
+                store.put(Message(TOPIC, content, tags="TagA", keys=key(i)))
+
+        def work() -> None:
+            producers = [threading.Thread(target=producer) for _ in range(threads)]
+            for thread in producers:
+                thread.start()
+            for thread in producers:
+                thread.join()
+
+        return {"rate": timed(count, producer if threads == 1 else work)}
+
+
+def put_tasks(path: Path, count: int, body: int, tasks: int) -> dict[str, Any]:
+    """Asyncio tasks, sync flush."""
+    content = random.randbytes(body)
+    with MessageStore.open(path, flush=SYNC) as store:
+
+        async def producer() -> None:
+            for i in range(count // tasks):
+                await store.put_async(Message(TOPIC, content, tags="TagA", keys=key(i)))
+
+        async def main() -> None:
+            await asyncio.gather(*[producer() for _ in range(tasks)])
+
+        return {"rate": timed(count, lambda: asyncio.run(main()))}
+
+
+def sqlite(path: Path, count: int, body: int) -> dict[str, Any]:
+    """SQLite, WAL, synchronous=FULL, one insert a commit."""
+    path.mkdir(parents=True)
+    content = random.randbytes(body)
+    base = sqlite3.connect(path / "queue.db", isolation_level=None)
+    base.execute("pragma journal_mode=wal")
+    base.execute("pragma synchronous=full")
+    base.execute("create table q (id integer primary key, key text, tag text, body blob)")
+
+    def work() -> None:
+        for i in range(count):
+            base.execute("insert into q (key, tag, body) values (?, 'TagA', ?)", (key(i), content))
+
+    rate = timed(count, work)
+    base.close()
+    return {"rate": rate}
+
+
+def prepare(path: Path, count: int, body: int) -> dict[str, Any]:
+    """A store to read from."""
+    with MessageStore.open(path) as store:
+        content = random.randbytes(body)
+        for start in range(0, count, 100):
+            store.put_many([Message(TOPIC, content, tags="TagA", keys=key(start + i)) for i in range(100)])
+    return {}
+
+
+def read(path: Path, count: int) -> dict[str, Any]:
+    """Batches of 32 as Python objects, over all queues from the start, again and again."""
+    with MessageStore.open(path) as store:
+        ends = {queue.queue_id: queue.end_offset for queue in store.queues(TOPIC)}
+
+        def work() -> None:
+            done = 0
+            while done < count:
+                for queue_id, end in ends.items():
+                    start = 0
+                    while start < end and done < count:
+                        batch = store.read(TOPIC, queue_id=queue_id, start=start, limit=32)
+                        start += len(batch)
+                        done += len(batch)
+
+        work()
+        return {"rate": timed(count, work)}
+
+
+def query(path: Path, count: int) -> dict[str, Any]:
+    """Random keys, each of one message."""
+    with MessageStore.open(path) as store:
+        messages = sum(queue.message_count for queue in store.queues(TOPIC))
+
+        def work(number: int) -> None:
+            for _ in range(number):
+                found = store.find(TOPIC, key(random.randrange(messages)), limit=32)
+                assert found, "every key was written"
+
+        work(count // 4)
+        return {"rate": timed(count, lambda: work(count))}
+
+
+def seek(path: Path, count: int) -> dict[str, Any]:
+    """Random times of the store's life."""
+    with MessageStore.open(path) as store:
+        end = store.queues(TOPIC)[0].end_offset
+        first = store.read(TOPIC, start=0, limit=1)[0].store_timestamp
+        last = store.read(TOPIC, start=end - 1, limit=1)[0].store_timestamp
+
+        def work() -> None:
+            for i in range(count):
+                store.seek_time(TOPIC, random.randint(first, last), queue_id=i % 4)
+
+        return {"rate": timed(count, work)}
+
+
+def scan(path: Path, count: int) -> dict[str, Any]:
+    """The whole log into Arrow, all columns, CRC checked, on one core; megabytes a second."""
+    with MessageStore.open(path, read_only=True) as store:
+        size = store.end_offset - store.first_offset
+        for _ in store.scan(columns=["size"]):
+            pass  # pages present, as in the other workloads
+        rows = 0
+        began = time.perf_counter()
+        for _ in range(count):
+            for batch in store.scan():
+                rows += batch.num_rows
+        return {"rate": count * size / 1e6 / (time.perf_counter() - began), "rows": rows}
+
+
+def first_put(path: Path) -> dict[str, Any]:
+    """A fresh interpreter: import, open an empty store, one durable put; seconds."""
+    program = (
+        "import sys, time; began = time.perf_counter()\n"
+        "from mqlake import Durability, Message, MessageStore\n"
+        "store = MessageStore.open(sys.argv[1])\n"
+        "store.put(Message('t', b'first'), durability=Durability.DISK)\n"
+        "print(time.perf_counter() - began)\n"
+        "store.close()"
+    )
+    result = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    return {"rate": float(result.stdout)}
+
+
+WORKLOADS: dict[str, Callable[..., dict[str, Any]]] = {
+    "put": put,
+    "put_many": put_many,
+    "put_sync": put_sync,
+    "put_tasks": put_tasks,
+    "sqlite": sqlite,
+    "prepare": prepare,
+    "read": read,
+    "query": query,
+    "seek": seek,
+    "scan": scan,
+    "first_put": first_put,
+}
+
+
+def main(arguments: list[str]) -> None:
+    workload, path, *options = arguments
+    numbers = {name: int(value) for name, value in (option.split("=") for option in options)}
+    print(json.dumps(WORKLOADS[workload](Path(path), **numbers)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

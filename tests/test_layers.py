@@ -1,0 +1,60 @@
+"""The direction of imports: a folder knows only the folders below it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import mqlake
+
+PACKAGE = Path(mqlake.__file__).parent
+ANYWHERE = {"errors", "config", "message", "version"}
+LAYERS = {
+    "kernel": {"kernel"},
+    "codec": {"kernel", "codec"},
+    "files": {"kernel", "files"},
+    "logs": {"kernel", "codec", "files", "logs"},
+    "store": {"kernel", "codec", "files", "logs", "store"},
+    "cli": {"kernel", "codec", "files", "logs", "store", "cli"},
+}
+OUTSIDE = {"cli": {"click", "rich", "pyarrow"}, "store": {"pyarrow"}, "codec": {"lz4", "zstandard"}}
+
+
+def imports_of(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_imports_only_itself_and_what_is_below_it(layer: str) -> None:
+    for path in (PACKAGE / layer).rglob("*.py"):
+        for name in imports_of(path):
+            if name.startswith("mqlake.") and name.split(".")[1][0].islower():  # names of classes are the root's own
+                assert name.split(".")[1] in LAYERS[layer] | ANYWHERE | {"__version__"}, f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_only_named_places_use_what_is_not_in_the_standard_library(layer: str) -> None:
+    import sys
+
+    for path in (PACKAGE / layer).rglob("*.py"):
+        for name in imports_of(path):
+            root = name.split(".")[0]
+            allowed = sys.stdlib_module_names | {"mqlake", "_thread"} | OUTSIDE.get(layer, set())
+            assert root in allowed, f"{path.name} imports {name}"
+
+
+def test_importing_the_package_imports_nothing_outside_the_standard_library() -> None:
+    import subprocess
+    import sys
+
+    program = "import mqlake, sys; print([m for m in ('click', 'rich', 'pyarrow', 'lz4', 'zstandard') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
