@@ -17,7 +17,11 @@ def extensions() -> list[Extension]:
     kernel = Extension(
         "mqlake.kernel._compiled",
         sources=["src/mqlake/kernel/_compiled.pyx"],
-        depends=[f"src/mqlake/kernel/{name}" for name in sorted(os.listdir("src/mqlake/kernel")) if name.endswith((".pxi", ".h"))],
+        depends=[
+            f"src/mqlake/kernel/{name}"
+            for name in sorted(os.listdir("src/mqlake/kernel"))
+            if name.endswith((".pxi", ".h"))
+        ],
         extra_compile_args=["-O3", "-fno-strict-aliasing"],
     )
     built: list[Extension] = cythonize([kernel], language_level=3)

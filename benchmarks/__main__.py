@@ -125,7 +125,9 @@ def rows() -> list[Row]:
     def sync(threads: int, count: int) -> tuple[Measure, Measure]:
         return (
             lambda b: rate_of(b.ours("put_sync", count=b.count(count), body=1024, threads=threads)),
-            lambda b: rate_of(b.theirs("putsync", count=b.count(count), body=1024, threads=threads, seconds=60, warmup=2)),
+            lambda b: rate_of(
+                b.theirs("putsync", count=b.count(count), body=1024, threads=threads, seconds=60, warmup=2)
+            ),
         )
 
     def tasks(number: int, count: int) -> Measure:
@@ -155,9 +157,21 @@ def rows() -> list[Row]:
         Row("sync16", "16 threads, sync, 1 KiB", "1.1 ×", *sync(16, 64_000)),
         Row("tasks16", "16 asyncio tasks, sync, 1 KiB", "1.5 ×", tasks(16, 64_000), sync(16, 64_000)[1]),
         Row("tasks256", "256 asyncio tasks, sync, 1 KiB", "5 ×", tasks(256, 256_000), sync(16, 64_000)[1]),
-        Row("key", "key look-up, 1,000,000 messages", "1.0 ×", on_shared_store("query", 100_000), their_shared_store("query", 100_000)),
+        Row(
+            "key",
+            "key look-up, 1,000,000 messages",
+            "1.0 ×",
+            on_shared_store("query", 100_000),
+            their_shared_store("query", 100_000),
+        ),
         Row("time", "time look-up", "50,000/s", on_shared_store("seek", 50_000), their_shared_store("time", 100_000)),
-        Row("read", "read, batches of 32", "0.8 ×", on_shared_store("read", 1_000_000), their_shared_store("read", 1_000_000)),
+        Row(
+            "read",
+            "read, batches of 32",
+            "0.8 ×",
+            on_shared_store("read", 1_000_000),
+            their_shared_store("read", 1_000_000),
+        ),
         Row("scan", "scan into Arrow, all columns, CRC", "800 MB/s", lambda b: scan_rate(b), None, "MB/s"),
         Row("first", "import, open, first durable put", "0.3 s", lambda b: rate_of(b.ours("first_put")), None, "s"),
     ]
@@ -190,7 +204,10 @@ def measure(row: Row, bench: Bench, rounds: int, console: Console) -> dict[str, 
         "notes": dict(bench.notes),
     }
     bench.notes.clear()
-    console.print(f"[dim]{row.title}: {show(mine, row.unit)}" + (f", {show(other, row.unit)}, {mine / other:.2f} ×" if other else ""))
+    console.print(
+        f"[dim]{row.title}: {show(mine, row.unit)}"
+        + (f", {show(other, row.unit)}, {mine / other:.2f} ×" if other else "")
+    )
     return result
 
 
@@ -204,12 +221,16 @@ def table_of(results: list[dict[str, Any]]) -> Table:
         table.add_column(name, justify="left" if name == "workload" else "right")
     for r in results:
         other = show(r["theirs"], r["unit"]) if r["theirs"] else ""
-        table.add_row(r["title"], r["goal"], show(r["ours"], r["unit"]), other, f"{r['ratio']:.2f} ×" if r["ratio"] else "")
+        table.add_row(
+            r["title"], r["goal"], show(r["ours"], r["unit"]), other, f"{r['ratio']:.2f} ×" if r["ratio"] else ""
+        )
     return table
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("rows", nargs="*", help="names of rows; all without any")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each side; the median counts")
     parser.add_argument("--quick", action="store_true", help="one round, a tenth of the work")

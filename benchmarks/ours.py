@@ -69,7 +69,12 @@ def put(path: Path, count: int, body: int) -> dict[str, Any]:
         work(min(count, 50_000))
         with LagWatch(store) as lag:
             rate = timed(count, lambda: work(count))
-        return {"rate": rate, "residentMb": resident_mb(), "maxLagBytes": lag.most, "bytesPerSecond": rate * (body + 130)}
+        return {
+            "rate": rate,
+            "residentMb": resident_mb(),
+            "maxLagBytes": lag.most,
+            "bytesPerSecond": rate * (body + 130),
+        }
 
 
 def put_many(path: Path, count: int, body: int, batch: int) -> dict[str, Any]:

@@ -55,6 +55,8 @@ def test_importing_the_package_imports_nothing_outside_the_standard_library() ->
     import subprocess
     import sys
 
-    program = "import mqlake, sys; print([m for m in ('click', 'rich', 'pyarrow', 'lz4', 'zstandard') if m in sys.modules])"
+    program = (
+        "import mqlake, sys; print([m for m in ('click', 'rich', 'pyarrow', 'lz4', 'zstandard') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

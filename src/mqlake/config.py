@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mqlake.kernel.hosts import pack_host
-from mqlake.codec.index_entry import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from mqlake.errors import InvalidConfig, InvalidMessage
+from mqlake.kernel.hosts import pack_host
 
 MIB = 1024 * 1024
 DEFAULT_LOG_FILE_SIZE = 1024 * MIB

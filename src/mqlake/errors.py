@@ -134,7 +134,9 @@ class FlushTimeout(StoreError):
         self.path, self.timeout_ms = path, timeout_ms
 
     def __str__(self) -> str:
-        return f"{self.path}: not durable within {self.timeout_ms} ms (syncFlushTimeout); the message may still become so"
+        return (
+            f"{self.path}: not durable within {self.timeout_ms} ms (syncFlushTimeout); the message may still become so"
+        )
 
 
 class BadFile(StoreError):

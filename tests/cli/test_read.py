@@ -106,6 +106,14 @@ def test_get_raw_writes_the_body_and_nothing_else(orders: Cli) -> None:
     assert result.stdout_bytes == b"\xff\xfe\x00"
 
 
+def test_get_shows_a_body_that_cannot_be_inflated_and_refuses_to_write_it(cli: Cli) -> None:
+    cli.put(Message("orders", b"not zlib", sys_flag=1))
+    assert "not zlib" in cli.ok("get", cli.store, 0)
+    result = cli.run("get", cli.store, 0, "--raw")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "expected a body that can be inflated" in result.stderr
+
+
 def test_get_ends_with_1_where_no_message_is(orders: Cli) -> None:
     for place in ("1", "99999999", "0" * 32):
         result = orders.run("get", orders.store, place)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from mqlake import BadFile, DiskFull
-from mqlake.files import mapped_file
 from mqlake.files.mapped_file import PAGE_SIZE, MappedFile, mapped
 from tests.helpers import covers
 
@@ -81,7 +80,9 @@ def test_the_descriptor_of_a_file_is_closed_with_its_last_reference(tmp_path: Pa
 
 
 @covers("B22")
-def test_a_mapping_that_fails_is_tried_once_more_after_freeing_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mapping_that_fails_is_tried_once_more_after_freeing_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[int] = []
     real = mmap.mmap
 
@@ -91,7 +92,7 @@ def test_a_mapping_that_fails_is_tried_once_more_after_freeing_memory(tmp_path: 
             raise OSError(12, "Cannot allocate memory")
         return real(descriptor, size, **options)
 
-    monkeypatch.setattr(mapped_file.mmap, "mmap", fails_once)
+    monkeypatch.setattr(mmap, "mmap", fails_once)
     assert MappedFile.create(tmp_path / "0", 0, 4096, reserve=False).pages[:4] == bytes(4)
     assert len(calls) == 2
 
@@ -107,7 +108,7 @@ def test_a_failed_allocation_leaves_no_file_and_no_blocks(tmp_path: Path, monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(DiskFull, match="4096 bytes could not be allocated .*No space left"):
+    with pytest.raises(DiskFull, match=r"4096 bytes could not be allocated .*No space left"):
         MappedFile.create(tmp_path / "0", 0, 4096, reserve=True)
     assert not (tmp_path / "0").exists()
 

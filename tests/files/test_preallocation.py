@@ -41,7 +41,9 @@ def test_taking_a_file_has_the_next_one_made_before_anyone_asks(maker: Prealloca
 
 
 @covers("D1", "D7")
-def test_the_file_that_is_needed_now_comes_before_the_one_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_that_is_needed_now_comes_before_the_one_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[int] = []
     real = MappedFile.create
 
@@ -50,7 +52,7 @@ def test_the_file_that_is_needed_now_comes_before_the_one_ahead(tmp_path: Path, 
         time.sleep(0.05)
         return real(path, start, size, reserve=reserve)
 
-    monkeypatch.setattr(preallocation.MappedFile, "create", slow)
+    monkeypatch.setattr(MappedFile, "create", slow)
     maker = Preallocator(tmp_path / "spare", SIZE, warm=False, lock=False)
     takers = [threading.Thread(target=maker.take, args=(start,)) for start in (2 * SIZE, 0)]
     for taker in takers:
@@ -92,7 +94,9 @@ def test_a_file_that_is_not_made_in_time_is_a_refusal_and_no_hang(
 
 
 @covers("D6")
-def test_slow_making_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_slow_making_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(os, "posix_fallocate", lambda *_: time.sleep(0.02))
     maker = Preallocator(tmp_path / "spare", SIZE, warm=False, lock=False)
     maker.take(0)

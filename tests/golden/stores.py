@@ -29,5 +29,6 @@ class GoldenStore:
 
     def expected(self, *kinds: str) -> list[dict[str, Any]]:
         """The lines of the dump that the RocketMQ release which wrote the store made of it."""
-        lines = lzma.open(DATA / f"{self.name}.jsonl.xz", "rt", encoding="utf-8").read().splitlines()
+        with lzma.open(DATA / f"{self.name}.jsonl.xz", "rt", encoding="utf-8") as file:
+            lines = file.read().splitlines()
         return [line for line in map(json.loads, lines) if line["kind"] in kinds]

@@ -35,7 +35,27 @@ PROT_NONE = 0
 ROOM = 64 * PAGE
 ROUND_SECONDS = 10
 MEMORY_ABOVE_START = 256 << 20
-LIES = [0, 1, -1, 7, 8, 90, 91, 92, 127, 128, 255, 256, 32767, 32768, 65535, 1 << 20, (1 << 31) - 1, -(1 << 31), -(1 << 15)]
+LIES = [
+    0,
+    1,
+    -1,
+    7,
+    8,
+    90,
+    91,
+    92,
+    127,
+    128,
+    255,
+    256,
+    32767,
+    32768,
+    65535,
+    1 << 20,
+    (1 << 31) - 1,
+    -(1 << 31),
+    -(1 << 15),
+]
 SLOTS, ENTRIES = 5, 30
 INDEX_SIZE = 40 + 4 * SLOTS + 20 * ENTRIES
 Log = tuple[bytes, int]
@@ -104,7 +124,10 @@ class Fuzzer:
             entries += struct.pack(">qiq", place, rng.choice([*LIES, 100]) & 0x7FFFFFFF, 0)
         mutate(rng, entries, rng.randrange(2))
         held = self.other.hold(entries, at_end=rng.random() < 0.8)
-        first, readable = rng.choice([0, 0, 1, len(entries) // 20, -1, 1 << 40]), rng.choice([len(view), len(view) // 2, 1 << 40])
+        first, readable = (
+            rng.choice([0, 0, 1, len(entries) // 20, -1, 1 << 40]),
+            rng.choice([len(view), len(view) // 2, 1 << 40]),
+        )
         arguments = view, log_start, readable, held, first, rng.choice([0, 500, 1 << 40])
         both(False, "read_records", *arguments, compiled.StoredRecord)
         both(compare, "count_valid_entries", held, rng.choice([log_start + len(view), 0, (1 << 63) - 1]))
@@ -117,7 +140,12 @@ class Fuzzer:
         )
         reference.put_index_keys(content, SLOTS, ENTRIES, keys, 0)
         for _ in range(rng.randrange(4)):
-            struct.pack_into(">i", content, rng.choice([32, 36, rng.randrange(0, INDEX_SIZE - 4, 4)]), rng.choice([*LIES, 29, 30, 31]))
+            struct.pack_into(
+                ">i",
+                content,
+                rng.choice([32, 36, rng.randrange(0, INDEX_SIZE - 4, 4)]),
+                rng.choice([*LIES, 29, 30, 31]),
+            )
         mutate(rng, content, rng.randrange(2), keep_size=True)
         before = bytes(content)
         held = self.other.hold(content, at_end=rng.random() < 0.8)
@@ -129,7 +157,9 @@ class Fuzzer:
         both(compare, "find_index_key", held, SLOTS, ENTRIES, rng.randrange(20), rng.randrange(1 << 40), 1 << 50, 64)
 
     def properties(self, rng: random.Random, compare: bool) -> None:
-        data = bytearray(rng.choice([b"", b"a\x01b\x02", b"TAGS\x01\xf0\x9f\x98\x80\x02KEYS\x01a b\x02", rng.randbytes(30)]))
+        data = bytearray(
+            rng.choice([b"", b"a\x01b\x02", b"TAGS\x01\xf0\x9f\x98\x80\x02KEYS\x01a b\x02", rng.randbytes(30)])
+        )
         mutate(rng, data, rng.randrange(4))
         both(compare, "decode_properties", self.other.hold(data))
         both(compare, "java_hash", bytes(data).decode("utf-8", rng.choice(["replace", "surrogateescape"])))
@@ -193,7 +223,9 @@ def mutated_log(rng: random.Random) -> Log:
         Parts(
             topic=rng.choice([b"t", b"orders", b"SCHEDULE_TOPIC_XXXX", b"r" * 200, b"\xff\xfe"]),
             body=rng.randbytes(rng.choice([0, 1, 15, 64, 100])),
-            properties=rng.choice([b"", b"TAGS\x01a\x02DELAY\x012\x02", b"KEYS\x01a  b \x02UNIQ_KEY\x01u\x02", light_queues(rng)]),
+            properties=rng.choice(
+                [b"", b"TAGS\x01a\x02DELAY\x012\x02", b"KEYS\x01a  b \x02UNIQ_KEY\x01u\x02", light_queues(rng)]
+            ),
             sys_flag=rng.choice([0, 4, 8, 12]),
             queue_id=rng.randrange(3),
             born_host=bytes(rng.choice([8, 20])),

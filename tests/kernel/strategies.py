@@ -30,8 +30,12 @@ TOPICS = st.one_of(
     TEXT,
 )
 HOSTS = st.sampled_from([None, "192.168.0.10:50001", "0.0.0.0:0", "[2001:db8::1]:50001", "255.255.255.255:65535"])
-LIGHT_NAMES = st.lists(st.sampled_from(["%LMQ%one", "%LMQ%two", "plain", "a/b", ""]), min_size=1, max_size=4).map(",".join)
-LIGHT_OFFSETS = st.lists(st.sampled_from(["0", "1", "7", "x", "", "999999999999999999", "1" * 19]), min_size=1, max_size=4)
+LIGHT_NAMES = st.lists(st.sampled_from(["%LMQ%one", "%LMQ%two", "plain", "a/b", ""]), min_size=1, max_size=4).map(
+    ",".join
+)
+LIGHT_OFFSETS = st.lists(
+    st.sampled_from(["0", "1", "7", "x", "", "999999999999999999", "1" * 19]), min_size=1, max_size=4
+)
 PROPERTY_VALUES = {
     "TAGS": st.sampled_from(["TagA", "标签", "😀", "polygenelubricants"]) | TEXT,
     "KEYS": st.sampled_from(["one", "one two", " one  two ", " "]) | TEXT,
@@ -80,7 +84,9 @@ REFUSED_FIELDS: st.SearchStrategy[Fields] = st.fixed_dictionaries(
 
 def make(twin: Any, fields: Fields) -> Any:
     """The message of one twin."""
-    return twin.Message(fields["topic"], fields["body"], **{k: v for k, v in fields.items() if k not in ("topic", "body")})
+    return twin.Message(
+        fields["topic"], fields["body"], **{k: v for k, v in fields.items() if k not in ("topic", "body")}
+    )
 
 
 @st.composite

@@ -96,7 +96,17 @@ class Driver:
 def shown(receipt: Any) -> Any:
     if receipt is None:
         return None
-    names = "topic queue_id queue_offset physical_offset size durability store_host end message_id".split()
+    names = [
+        "topic",
+        "queue_id",
+        "queue_offset",
+        "physical_offset",
+        "size",
+        "durability",
+        "store_host",
+        "end",
+        "message_id",
+    ]
     return [getattr(receipt, name) for name in names]
 
 

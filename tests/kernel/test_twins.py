@@ -35,13 +35,41 @@ ENTRY = struct.Struct(">qiq")
 KEY = struct.Struct("<iqq")
 SLOTS, ENTRIES = 7, 12
 INDEX_SIZE = 40 + 4 * SLOTS + 20 * ENTRIES
-RECORD_ATTRIBUTES = (
-    "record topic properties tags keys raw_body size queue_id queue_offset physical_offset flag sys_flag born_timestamp "
-    "store_timestamp born_address store_address reconsume_times prepared_offset body_crc"
-).split()
-MESSAGE_ATTRIBUTES = (
-    "topic body queue_id properties flag sys_flag born_timestamp born_host reconsume_times prepared_offset tags keys"
-).split()
+RECORD_ATTRIBUTES = [
+    "record",
+    "topic",
+    "properties",
+    "tags",
+    "keys",
+    "raw_body",
+    "size",
+    "queue_id",
+    "queue_offset",
+    "physical_offset",
+    "flag",
+    "sys_flag",
+    "born_timestamp",
+    "store_timestamp",
+    "born_address",
+    "store_address",
+    "reconsume_times",
+    "prepared_offset",
+    "body_crc",
+]
+MESSAGE_ATTRIBUTES = [
+    "topic",
+    "body",
+    "queue_id",
+    "properties",
+    "flag",
+    "sys_flag",
+    "born_timestamp",
+    "born_host",
+    "reconsume_times",
+    "prepared_offset",
+    "tags",
+    "keys",
+]
 
 
 def pages(data: bytes) -> mmap.mmap | bytes:
@@ -160,7 +188,9 @@ def test_dispatch_of_many_queues_agrees() -> None:
     """More queues than the compiled table begins with, each met again and again, in and out of step."""
     message = make(reference, {"topic": "t", "body": b"", "properties": {"KEYS": "a b c", "TAGS": "x"}})
     log = b"".join(
-        reference.encode_record(message, number % 700, number // 700 * (1 + number % 2), 110 * number, 5, STORE_HOST, False)
+        reference.encode_record(
+            message, number % 700, number // 700 * (1 + number % 2), 110 * number, 5, STORE_HOST, False
+        )
         for number in range(2100)
     )
     assert len(log) == 110 * 2100
@@ -178,13 +208,13 @@ def test_count_valid_entries_agrees(entries: list[tuple[int, int, int]], tail: b
 
 
 @given(log=any_logs(), max_bytes=st.sampled_from([0, 1, 200, 1 << 20, -1]), data=st.data())
-def test_read_records_agrees_on_what_entries_say_and_on_lies(
-    log: tuple[bytes, int], max_bytes: int, data: Any
-) -> None:
+def test_read_records_agrees_on_what_entries_say_and_on_lies(log: tuple[bytes, int], max_bytes: int, data: Any) -> None:
     content, log_start = log
     _, _, runs, *_ = reference.dispatch_records(content, 0, len(content), log_start, len(content), (), False, False)
     entries = b"".join(entries for _, _, _, entries in runs)
-    lie = st.tuples(INT64 | st.integers(log_start - 5, log_start + len(content) + 5), INT32 | st.integers(0, 400), INT64)
+    lie = st.tuples(
+        INT64 | st.integers(log_start - 5, log_start + len(content) + 5), INT32 | st.integers(0, 400), INT64
+    )
     entries += b"".join(ENTRY.pack(*entry) for entry in data.draw(st.lists(lie, max_size=2)))
     entries = data.draw(st.just(entries) | damaged(entries))
     first = data.draw(st.integers(-2, 3) | st.just(0))
@@ -219,7 +249,9 @@ INDEX_BYTES = st.one_of(
     index=INDEX_BYTES,
     keys=INDEX_KEYS,
     first=st.integers(-1, 3),
-    geometry=st.sampled_from([(SLOTS, ENTRIES), (1, 5), (SLOTS, ENTRIES + 1), (0, 1), (1, 0), (-1, 1), (1 << 30, 1 << 30)]),
+    geometry=st.sampled_from(
+        [(SLOTS, ENTRIES), (1, 5), (SLOTS, ENTRIES + 1), (0, 1), (1, 0), (-1, 1), (1 << 30, 1 << 30)]
+    ),
 )
 def test_put_index_keys_agrees_and_leaves_the_same_file(
     index: bytes, keys: bytes, first: int, geometry: tuple[int, int]
@@ -256,7 +288,11 @@ def test_find_index_key_agrees_on_sound_and_on_damaged_files(
     require_agreement("find_index_key", content, SLOTS, ENTRIES, key_hash, *times, limit)
 
 
-@given(fields=MESSAGE_FIELDS, tags=st.none() | st.text(max_size=3), keys=st.text(max_size=3) | st.lists(st.text(max_size=3)))
+@given(
+    fields=MESSAGE_FIELDS,
+    tags=st.none() | st.text(max_size=3),
+    keys=st.text(max_size=3) | st.lists(st.text(max_size=3)),
+)
 def test_messages_have_the_same_attributes(fields: Fields, tags: str | None, keys: str | list[str]) -> None:
     def shown(twin: Any) -> Any:
         message = make(twin, fields | {"tags": tags, "keys": keys})
@@ -276,9 +312,23 @@ def test_a_number_that_its_field_cannot_hold_is_refused_alike(field: str, value:
     assert attempt(reference)[0] == ("returned" if wide else "InvalidMessage")
 
 
-@given(numbers=st.tuples(INT32, INT64, st.integers(0, 1 << 62), st.integers(0, 1 << 31), INT64), host=st.sampled_from([STORE_HOST, STORE_HOST_V6]))
+@given(
+    numbers=st.tuples(INT32, INT64, st.integers(0, 1 << 62), st.integers(0, 1 << 31), INT64),
+    host=st.sampled_from([STORE_HOST, STORE_HOST_V6]),
+)
 def test_receipts_have_the_same_attributes_and_pickle(numbers: tuple[int, ...], host: bytes) -> None:
-    names = "topic queue_id queue_offset physical_offset size store_timestamp durability store_host end message_id".split()
+    names = [
+        "topic",
+        "queue_id",
+        "queue_offset",
+        "physical_offset",
+        "size",
+        "store_timestamp",
+        "durability",
+        "store_host",
+        "end",
+        "message_id",
+    ]
 
     def shown(twin: Any) -> list[Any]:
         receipt = twin.PutReceipt("orders", *numbers, 2, host)

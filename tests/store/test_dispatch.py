@@ -105,7 +105,11 @@ def test_what_is_dispatched_twice_is_indexed_and_queued_once(tmp_path: Path) -> 
         for number in range(5):
             store.put(message(number, queue_id=0))
         store.wait_dispatched()
-        before = {path: path.read_bytes() for path in (tmp_path / "s").rglob("*") if "mqlake" not in str(path) and path.is_file()}
+        before = {
+            path: path.read_bytes()
+            for path in (tmp_path / "s").rglob("*")
+            if "mqlake" not in str(path) and path.is_file()
+        }
         side = store._writer
         assert side is not None
         assert side.index is not None
@@ -162,7 +166,9 @@ def test_the_index_reaches_the_disk_with_the_checkpoint_and_not_with_every_key(
 
 
 @covers("L1")
-def test_with_sync_flush_nobody_sees_what_a_power_cut_could_take_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_sync_flush_nobody_sees_what_a_power_cut_could_take_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, release = os.fdatasync, threading.Event()
     with open_small(tmp_path / "s", flush=FlushConfig(sync=True)) as store:
         store.put(message(0, queue_id=0))

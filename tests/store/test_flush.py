@@ -96,7 +96,9 @@ def test_durability_can_be_chosen_for_one_put(tmp_path: Path, log_syncs: list[st
 
 
 @covers("L4")
-def test_one_sync_serves_everyone_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_syncs: list[str]) -> None:
+def test_one_sync_serves_everyone_who_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_syncs: list[str]
+) -> None:
     counted = os.fdatasync
 
     def slow(descriptor: int) -> None:
@@ -189,7 +191,9 @@ def test_every_waiter_of_a_failed_sync_learns_it(tmp_path: Path, monkeypatch: py
 
 
 @covers("L3", "Q")
-def test_a_sync_that_hangs_is_a_timeout_and_not_an_acknowledgement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sync_that_hangs_is_a_timeout_and_not_an_acknowledgement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = open_small(tmp_path / "s", flush=FlushConfig(sync=True, timeout_ms=100))
     store.put(message(0))
     real, release = os.fdatasync, threading.Event()
@@ -332,4 +336,4 @@ def test_the_largest_body_is_written_and_synced(tmp_path: Path) -> None:
     with open_small(tmp_path / "s", flush=SYNC, commit_log=CommitLogConfig(file_size_bytes=16 << 20)) as store:
         body = os.urandom(4 << 20)
         assert store.get(store.put(Message("t", body)).physical_offset).body == body
-        assert LOG_FILE < len(body)
+        assert len(body) > LOG_FILE

@@ -112,7 +112,9 @@ def test_damage_inside_the_log_is_not_cut_away_with_the_records_behind_it(tmp_pa
     data[receipts[4].physical_offset + 90] ^= 1
     log.write_bytes(bytes(data))
     (tmp_path / "s" / "abort").touch()
-    with pytest.raises(CorruptRecord, match=rf"{receipts[4].physical_offset}: the body's CRC.*{receipts[5].physical_offset}"):
+    with pytest.raises(
+        CorruptRecord, match=rf"{receipts[4].physical_offset}: the body's CRC.*{receipts[5].physical_offset}"
+    ):
         open_small(tmp_path / "s")
     assert log.read_bytes() == bytes(data)
     assert writer_of(tmp_path / "s" / "lock") == 0, "a refused opening lets the lock go"

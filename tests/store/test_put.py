@@ -24,7 +24,7 @@ from mqlake import (
     StoreClosed,
 )
 from mqlake.kernel import check_record
-from tests.helpers import LOG_FILE, bodies, covers, eventually, message, open_small
+from tests.helpers import LOG_FILE, bodies, covers, message, open_small
 
 
 @covers("A1", "A3", "G4", "G10")
@@ -134,7 +134,9 @@ def test_messages_without_a_queue_take_the_topics_queues_in_turn(tmp_path: Path)
 
 @covers("G11")
 def test_the_message_id_is_host_and_offset_in_hexadecimal_and_finds_the_message(tmp_path: Path) -> None:
-    with open_small(tmp_path / "s", commit_log=CommitLogConfig(file_size_bytes=LOG_FILE, store_host="10.0.0.1:10911")) as store:
+    with open_small(
+        tmp_path / "s", commit_log=CommitLogConfig(file_size_bytes=LOG_FILE, store_host="10.0.0.1:10911")
+    ) as store:
         store.put(message(1))
         receipt = store.put(message(2))
         assert receipt.message_id == f"0A00000100002A9F{receipt.physical_offset:016X}"
@@ -194,9 +196,9 @@ def test_many_threads_put_without_losing_doubling_or_reordering_anything(tmp_pat
             thread.join()
         found = bodies(store, "t", 0) + bodies(store, "t", 1)
     assert len(found) == len(set(found)) == 8 * 300
-    for thread in range(8):
-        mine = [body for body in found if body.startswith(b"%d/" % thread)]
-        assert mine == [b"%d/%d" % (thread, number) for number in range(300)]
+    for writer in range(8):
+        mine = [body for body in found if body.startswith(b"%d/" % writer)]
+        assert mine == [b"%d/%d" % (writer, number) for number in range(300)]
 
 
 @covers("G1")
@@ -232,8 +234,12 @@ def test_a_full_file_is_let_go_and_the_dispatcher_woken_after_the_append(tmp_pat
     with open_small(tmp_path / "s", memory=MemoryConfig(lock_files=True)) as store:
         for number in range(4):
             store.put(Message("t", bytes(40_000), queue_id=0))
-            assert eventually(lambda end=number + 1: store.queues("t")[0].end_offset == end)
-        locked = [line for line in Path("/proc/self/smaps").read_text().split("VmFlags:") if f"{tmp_path}/s/commitlog/" in line]
+            assert store.read("t", queue_id=0, start=number, wait_s=5)
+        locked = [
+            line
+            for line in Path("/proc/self/smaps").read_text().split("VmFlags:")
+            if f"{tmp_path}/s/commitlog/" in line
+        ]
         sizes = [int(part.split("Locked:")[1].split()[0]) for part in locked]
     assert sorted(sizes) == [0, 0, 0, LOG_FILE // 1024], "only the file that is written stays locked"
 

@@ -140,7 +140,13 @@ def test_every_field_of_a_message_comes_back(tmp_path: Path) -> None:
             )
         )
         stored = store.get(receipt.physical_offset)
-    assert (stored.topic, stored.body, stored.tags, stored.keys, stored.queue_id) == ("orders", b"body", "t", ["a", "b"], 3)
+    assert (stored.topic, stored.body, stored.tags, stored.keys, stored.queue_id) == (
+        "orders",
+        b"body",
+        "t",
+        ["a", "b"],
+        3,
+    )
     assert stored.properties == {"colour": "grün", "KEYS": "a b", "TAGS": "t"}
     assert (stored.flag, stored.born_timestamp, stored.born_host) == (-7, 123456, "[fd00::1]:99")
     assert (stored.reconsume_times, stored.prepared_offset, stored.store_host) == (2, 77, "127.0.0.1:10911")

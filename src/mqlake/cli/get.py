@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from mqlake import NoSuchMessage, OffsetOutOfRange, StoredMessage
+from mqlake import InvalidMessage, NoSuchMessage, OffsetOutOfRange, StoredMessage
 from mqlake.cli import show
 from mqlake.cli.main import EXIT_NOTHING_FOUND, complain
 from mqlake.cli.options import json_option, open_reader, store_command
@@ -32,7 +32,7 @@ def get(ctx: click.Context, store: Path, config: Path | None, at: str, raw: bool
             complain(f"{type(error).__name__}: {error}")
             ctx.exit(EXIT_NOTHING_FOUND)
         if raw:
-            sys.stdout.buffer.write(message.body)
+            sys.stdout.buffer.write(_inflated(message))
         elif as_json:
             show.print_json(show.message_json(message))
         else:
@@ -48,6 +48,14 @@ def _place(text: str) -> int | str:
         f"{text!r}; expected a physical offset, or a message id of 32 or 56 hexadecimal digits",
         param_hint="OFFSET|MESSAGE_ID",
     )
+
+
+def _inflated(message: StoredMessage) -> bytes:
+    """The body as its producer gave it; half of one would be worse than an error."""
+    try:
+        return message.body
+    except ValueError as error:
+        raise InvalidMessage(f"body at {message.physical_offset}", str(error), "a body that can be inflated") from None
 
 
 def _facts(message: StoredMessage) -> list[tuple[str, str]]:

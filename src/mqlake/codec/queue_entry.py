@@ -31,6 +31,6 @@ class BatchEntry(NamedTuple):
     tags_code: int
     store_timestamp: int
     base_offset: int
-    count: int
+    message_count: int
     compacted_offset: int
     reserved: int

@@ -45,7 +45,9 @@ class MappedFileQueue:
             if start % self.file_size:
                 raise BadFile(path, f"a start of {start}", f"a multiple of the file size {self.file_size}")
             if start != expected:
-                raise BadFile(path, f"a file that starts at {start}", f"one that starts at {expected}: files are missing")
+                raise BadFile(
+                    path, f"a file that starts at {start}", f"one that starts at {expected}: files are missing"
+                )
             expected += self.file_size
         self._starts = tuple(start for start, _ in found)
 

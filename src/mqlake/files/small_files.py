@@ -9,7 +9,7 @@ from mqlake.files.mapped_file import sync_directory
 
 
 def replace_file(path: Path, content: bytes, scratch: Path) -> None:
-    """Write, sync, rename, sync the folder. `scratch` is a folder on the same file system for the file in the making."""
+    """Write, sync, rename, sync the folder. `scratch` is a folder on the same file system, for the making."""
     scratch.mkdir(parents=True, exist_ok=True)
     temporary = scratch / f"{path.name}.new"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

@@ -25,7 +25,9 @@ else:
         from mqlake.kernel import reference as chosen
 
         KERNEL = "pure"
-        warnings.warn(f"mqlake runs on its plain Python kernel, many times slower ({reason})", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"mqlake runs on its plain Python kernel, many times slower ({reason})", RuntimeWarning, stacklevel=2
+        )
 
 Appender = chosen.Appender
 Message = chosen.Message

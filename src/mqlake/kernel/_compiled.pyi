@@ -129,7 +129,6 @@ class Appender:
 
 Kind = TypeVar("Kind", bound=StoredRecord)
 
-
 def crc32(data: Readable, value: int = 0) -> int: ...
 def java_hash(text: str, seed: int = 0) -> int: ...
 def encode_record(

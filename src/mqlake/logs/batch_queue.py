@@ -1,7 +1,7 @@
 """A batch consume queue of RocketMQ 5: one entry of 46 bytes for a record of one or more messages.
 
-Invariant: entries have rising base offsets, and each covers [base_offset, base_offset + count). An entry's number is not
-a queue offset: offsets are found by binary search over the bases. Read only; RocketMQ writes them.
+Invariant: entries have rising base offsets, and each covers [base_offset, base_offset + message_count). An entry's
+number is not a queue offset: offsets are found by binary search over the bases. Read only; RocketMQ writes them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class BatchQueue:
         number = self._first_number = self.files.first_offset // BATCH_ENTRY_SIZE
         while True:
             entry = self.entry(number)
-            if entry is None or entry.physical_offset < 0 or entry.size <= 0 or entry.count <= 0:
+            if entry is None or entry.physical_offset < 0 or entry.size <= 0 or entry.message_count <= 0:
                 break
             if entry.physical_offset + entry.size > log_end:
                 break
@@ -51,7 +51,7 @@ class BatchQueue:
     def end(self) -> int:
         """The queue offset behind the last message."""
         entry = self.entry(self._end_number - 1) if self._end_number > self._first_number else None
-        return 0 if entry is None else entry.base_offset + entry.count
+        return 0 if entry is None else entry.base_offset + entry.message_count
 
     def entries_from(self, queue_offset: int, limit: int) -> list[BatchEntry]:
         """At most `limit` entries, from the one that covers a queue offset on."""
@@ -59,7 +59,7 @@ class BatchQueue:
         while low < high:
             middle = (low + high) // 2
             entry = self.entry(middle)
-            if entry is not None and entry.base_offset + entry.count <= queue_offset:
+            if entry is not None and entry.base_offset + entry.message_count <= queue_offset:
                 low = middle + 1
             else:
                 high = middle

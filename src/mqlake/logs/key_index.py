@@ -109,9 +109,7 @@ class KeyIndex:
             begin, end, _, _, _, next_entry = HEADER.unpack_from(file.pages)
             if next_entry > 1 and begin_ms <= end and end_ms >= begin:
                 left = limit - len(found)
-                found += find_index_key(
-                    file.pages, self.slot_count, self.entry_count, key_hash, begin_ms, end_ms, left
-                )
+                found += find_index_key(file.pages, self.slot_count, self.entry_count, key_hash, begin_ms, end_ms, left)
             if len(found) >= limit:
                 break
         return found

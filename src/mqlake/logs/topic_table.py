@@ -38,7 +38,9 @@ class TopicTable:
         if message.topic not in self.states:
             require_topic(message.topic)
             if message.topic in self._foreign_topics:
-                raise InvalidMessage("topic", repr(message.topic), "a topic without batch queues: they are read only here")
+                raise InvalidMessage(
+                    "topic", repr(message.topic), "a topic without batch queues: they are read only here"
+                )
         state = self.state(message.topic)
         if message.queue_id is not None and 0 <= message.queue_id < 1 << 31:
             self.next_offset(state, message.queue_id)

@@ -36,7 +36,7 @@ class Checkpoint(NamedTuple):
     dispatched: int
     """Log, queues and index hold all before this offset, on the disk."""
     last_record: int
-    """The offset of the last record before `dispatched`; -1 where there is none. Proves that the log is still this one."""
+    """The offset of the last record before `dispatched`, -1 without one: proves that the log is still this one."""
     clean: int
     """1 when the store was closed here: nothing came after."""
     generation: int

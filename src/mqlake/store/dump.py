@@ -12,10 +12,10 @@ import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mqlake.kernel.hosts import PORT
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE
 from mqlake.errors import StoreError
 from mqlake.kernel import check_record
+from mqlake.kernel.hosts import PORT
 from mqlake.message import StoredMessage
 from mqlake.store.engine import Engine, Follower
 from mqlake.store.read import END_OF_TIME
@@ -75,7 +75,7 @@ def _positions(side: Engine | Follower, topic: str, queue_id: int, first: int) -
         while first < batch.end:
             for entry in batch.entries_from(first, 1024):
                 yield entry.base_offset, entry.tags_code, entry.physical_offset
-                first = entry.base_offset + entry.count
+                first = entry.base_offset + entry.message_count
         return
     queue = side.queues.get(topic, queue_id)
     end = queue.end

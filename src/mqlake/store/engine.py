@@ -44,6 +44,8 @@ _log = logging.getLogger(__name__)
 class _Side:
     """What writer and reader have in common: the logs and the reader over them."""
 
+    log: CommitLog
+
     def __init__(self, layout: Layout, config: StoreConfig, *, writable: bool) -> None:
         self.layout = layout
         self.config = config
@@ -61,9 +63,7 @@ class _Side:
             self.index.load()
 
     def _make_reader(self, log: CommitLog) -> None:
-        self.batch_queues = BatchQueues(
-            self.layout.batch_queues, batch_queue_file_size(self.layout), log.committed
-        )
+        self.batch_queues = BatchQueues(self.layout.batch_queues, batch_queue_file_size(self.layout), log.committed)
         self.reader = Reader(log, self.queues, self.batch_queues, self.index, self.readable_end)
 
     def readable_end(self) -> int:
@@ -84,6 +84,8 @@ class _Side:
 
 class Engine(_Side):
     """The writer: takes the lock, recovers, starts the threads; `close` undoes it all."""
+
+    log: LogWriter
 
     def __init__(self, layout: Layout, config: StoreConfig) -> None:
         with ExitStack() as undo:

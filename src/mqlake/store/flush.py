@@ -133,7 +133,7 @@ class Flusher:
     # ---- the sync itself
 
     def _sync(self) -> None:
-        """Sync all that is appended now. The caller holds the sync (`_syncing`); afterwards someone else does, or none."""
+        """Sync all that is appended now. The caller holds the sync (`_syncing`) and hands it over, or back."""
         try:
             target = self._log.commit()
             self._log.sync(self.durable, target)
@@ -233,7 +233,9 @@ class Flusher:
 class Committer:
     """With the transient pool: brings buffers to the files, so that what was put can be read."""
 
-    def __init__(self, log: LogWriter, config: PoolConfig, on_commit: Callable[[], None], on_error: Callable[[OSError], None]) -> None:
+    def __init__(
+        self, log: LogWriter, config: PoolConfig, on_commit: Callable[[], None], on_error: Callable[[OSError], None]
+    ) -> None:
         self._log = log
         self._config = config
         self._on_commit = on_commit

@@ -1,9 +1,9 @@
 """The façade: open, put, read, find, close. It names the stages and does none of their work.
 
-    put    -> logs/commit_log.py  append      -> store/flush.py     wait_until_durable
-           -> store/dispatch.py   step        -> logs/consume_queue.py, logs/key_index.py
-    read   -> store/read.py
-    open   -> store/opening.py, store/recovery.py
+put    -> logs/commit_log.py  append      -> store/flush.py     wait_until_durable
+       -> store/dispatch.py   step        -> logs/consume_queue.py, logs/key_index.py
+read   -> store/read.py
+open   -> store/opening.py, store/recovery.py
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ class MessageStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     # ---- writing

@@ -60,7 +60,10 @@ def resolve(layout: Layout, config: StoreConfig) -> StoreConfig:
         "mappedFileSizeCommitLog", config.commit_log.file_size_bytes, layout.commit_log, DEFAULT_LOG_FILE_SIZE
     )
     queue_size = _size(
-        "mappedFileSizeConsumeQueue", config.consume_queue.file_size_bytes, _some_queue(layout.consume_queues), DEFAULT_QUEUE_FILE_SIZE
+        "mappedFileSizeConsumeQueue",
+        config.consume_queue.file_size_bytes,
+        _some_queue(layout.consume_queues),
+        DEFAULT_QUEUE_FILE_SIZE,
     )
     if queue_size % 20:
         raise InvalidConfig("mappedFileSizeConsumeQueue", queue_size, "must be a multiple of 20, the size of an entry")

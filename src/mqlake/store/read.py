@@ -190,4 +190,3 @@ class Reader:
             return int(_INT64.unpack_from(file.pages, at + (68 if wide else 56))[0])
 
         return first + bisect_left(range(first, end), timestamp_ms, key=timestamp_of)
-

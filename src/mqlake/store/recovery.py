@@ -61,7 +61,14 @@ def recover(layout: Layout, log: MappedFileQueue, queues: ConsumeQueues, checkpo
     end = find_end(log, trusted)
     took = round((time.monotonic() - began) * 1000)
     if took > 1000:
-        _log.info("recovery (%s) walked %d records from %d to %d in %d ms", reason, end.record_count, trusted, end.offset, took)
+        _log.info(
+            "recovery (%s) walked %d records from %d to %d in %d ms",
+            reason,
+            end.record_count,
+            trusted,
+            end.offset,
+            took,
+        )
     return Recovery(end, trusted, reason, took)
 
 
@@ -105,9 +112,7 @@ def newest_record_end(log: MappedFileQueue, queues: ConsumeQueues) -> int | None
             file = log.file_at(entry.physical_offset)
             if file is None:
                 return None
-            size = check_record(
-                file.pages, entry.physical_offset - file.start, file.size, entry.physical_offset, True
-            )
+            size = check_record(file.pages, entry.physical_offset - file.start, file.size, entry.physical_offset, True)
             return newest if size == entry.size else None
     return None
 

@@ -7,7 +7,9 @@ import struct
 from mqlake.kernel.reference.hashing import as_int64
 from mqlake.kernel.types import Readable, Writable
 
-HEADER = struct.Struct(">qqqqii")  # begin time, end time, begin offset, end offset, used slots, number of the next entry
+HEADER = struct.Struct(
+    ">qqqqii"
+)  # begin time, end time, begin offset, end offset, used slots, number of the next entry
 SLOT = struct.Struct(">i")
 ENTRY = struct.Struct(">iqii")  # key hash, physical offset, seconds since begin time, previous entry of the chain
 KEY = struct.Struct("<iqq")  # hash, physical offset, store time: what dispatch_records hands over
