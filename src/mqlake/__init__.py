@@ -11,6 +11,7 @@ from mqlake.config import (
 )
 from mqlake.errors import (
     BadFile,
+    CorruptBody,
     CorruptRecord,
     DiskFull,
     FlushTimeout,
@@ -37,6 +38,7 @@ __all__ = [
     "BadFile",
     "CommitLogConfig",
     "ConsumeQueueConfig",
+    "CorruptBody",
     "CorruptRecord",
     "DiskFull",
     "Durability",

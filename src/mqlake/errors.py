@@ -12,6 +12,7 @@
     ├── FlushTimeout          the sync did not end in time: the message is in the log, its durability is unknown
     ├── BadFile               a file of the store has the wrong name or size
     ├── CorruptRecord         bytes in the log that contradict their own header
+    ├── CorruptBody           a compressed body that does not inflate
     ├── UnknownTopic          no such topic, or no such queue of it
     ├── OffsetOutOfRange      a queue or log offset before the first or past the last
     ├── NoSuchMessage         no record begins at this physical offset, or has this id
@@ -159,6 +160,17 @@ class CorruptRecord(StoreError):
 
     def __str__(self) -> str:
         return f"{self.file.name}: record at {self.physical_offset}: {self.reason}"
+
+
+class CorruptBody(StoreError, ValueError):
+    """A body whose compression does not hold. The record's CRC may: then it was stored so."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the body cannot be decompressed: {self.reason}; `raw_body` has its bytes as stored"
 
 
 class UnknownTopic(StoreError):

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from mqlake import MessageStore
-from mqlake.store.dump import dump_lines
 from tests.golden.stores import NAMES, GoldenStore
 
 REFUSED_BY_ROCKETMQ = {"v4-empty-next-file": "v4-next-file"}
@@ -25,7 +24,7 @@ Line = dict[str, Any]
 
 def lines_of(path: Path, golden: GoldenStore, *, read_only: bool) -> list[Line]:
     with MessageStore.open(path, config=golden.config, read_only=read_only) as store:
-        return list(dump_lines(store._side, golden.properties, walk=True, keys=True, tags=True))
+        return list(store.dump(golden.properties, walk=True, keys=True, tags=True))
 
 
 def of_kind(lines: list[Line], *kinds: str) -> list[Line]:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from mqlake import Message, MessageStore, StoreConfig
-from mqlake.store.dump import dump_lines
 from tests.interop.rocketmq import RocketMQ, available
 
 SETTINGS = {
@@ -59,7 +58,7 @@ def messages(seed: int, count: int) -> list[Message]:
 
 def our_lines(path: Path, **kinds: bool) -> list[dict[str, Any]]:
     with MessageStore.open(path, config=StoreConfig.from_properties(SETTINGS), read_only=True) as store:
-        return list(dump_lines(store._side, SETTINGS, walk=True, keys=True, tags=False))
+        return list(store.dump(SETTINGS, walk=True, keys=True, tags=False))
 
 
 def comparable(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -12,7 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from mqlake import CorruptRecord, FlushConfig, Message, MessageStore, PoolConfig, StoreConfig, StoreLocked
+from mqlake import (
+    CorruptRecord,
+    FlushConfig,
+    Message,
+    MessageStore,
+    NoSuchMessage,
+    PoolConfig,
+    StoreConfig,
+    StoreLocked,
+)
 from mqlake.files.lock import writer_of
 from tests.helpers import LOG_FILE, bodies, covers, eventually, message, open_small
 
@@ -104,20 +113,35 @@ def test_a_torn_tail_is_cut_and_zeroed_and_its_place_is_free_again(tmp_path: Pat
         assert (again.queue_offset, again.physical_offset) == (9, torn.physical_offset)
 
 
-def test_damage_inside_the_log_is_not_cut_away_with_the_records_behind_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "at",
+    [90, 0, 5, 30, 87],
+    ids=["body", "size", "magic", "physical offset", "body length"],
+)
+def test_one_bad_bit_inside_the_log_costs_one_record(tmp_path: Path, at: int) -> None:
     with open_small(tmp_path / "s") as store:
         receipts = [store.put(message(i, queue_id=0)) for i in range(10)]
     log = tmp_path / "s" / "commitlog" / f"{0:020d}"
     data = bytearray(log.read_bytes())
-    data[receipts[4].physical_offset + 90] ^= 1
+    data[receipts[4].physical_offset + at] ^= 1
     log.write_bytes(bytes(data))
     (tmp_path / "s" / "abort").touch()
-    with pytest.raises(
-        CorruptRecord, match=rf"{receipts[4].physical_offset}: the body's CRC.*{receipts[5].physical_offset}"
-    ):
-        open_small(tmp_path / "s")
-    assert log.read_bytes() == bytes(data)
-    assert writer_of(tmp_path / "s" / "lock") == 0, "a refused opening lets the lock go"
+    others = [b"body %d" % i for i in range(10) if i != 4]
+    for read_only in (True, False):
+        with open_small(tmp_path / "s", read_only=read_only) as store:
+            before = store.read("orders", queue_id=0, start=0)
+            behind = store.read("orders", queue_id=0, start=5)
+            assert [m.body for m in before[:4] + behind] == others
+            try:  # where a queue still names it, it is an error; where none does, the next one follows
+                assert store.read("orders", queue_id=0, start=4, limit=1)[0].body == b"body 5"
+            except CorruptRecord as error:
+                assert error.physical_offset == receipts[4].physical_offset
+            with pytest.raises((CorruptRecord, NoSuchMessage)):
+                store.get(receipts[4].physical_offset)
+            if not read_only:
+                assert store.stats().damage == ((receipts[4].physical_offset, receipts[5].physical_offset),)
+                assert store.put(message(10, queue_id=0)).queue_offset == 10
+    assert log.read_bytes()[: receipts[9].end] == bytes(data)[: receipts[9].end], "nothing is cut on its account"
 
 
 @covers("J6")

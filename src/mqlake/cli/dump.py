@@ -14,7 +14,6 @@ from mqlake.cli import show
 from mqlake.cli.options import open_reader, store_command
 from mqlake.cli.output_file import whole_file
 from mqlake.config import read_properties
-from mqlake.store.dump import dump_lines
 
 
 @click.command()
@@ -30,7 +29,7 @@ def dump(store: Path, config: Path | None, keys: bool, tags: bool, walk: bool, o
     """
     settings = {} if config is None else read_properties(config)
     with open_reader(store, config) as opened:
-        lines = dump_lines(opened._side, settings, walk=walk, keys=keys, tags=tags)
+        lines = opened.dump(settings, walk=walk, keys=keys, tags=tags)
         if out is None:
             for line in lines:
                 show.print_json(line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from mqlake.errors import MissingExtra
+from mqlake.errors import CorruptBody, MissingExtra
 
 COMPRESSED = 0x1
 TYPE_MASK = 0x700
@@ -15,7 +15,7 @@ MAX_INFLATED = 64 * 1024 * 1024
 
 
 def decompress_body(body: bytes, sys_flag: int, limit: int = MAX_INFLATED) -> bytes:
-    """The body as the producer gave it: itself, where the flag does not say compressed; ValueError where it lies."""
+    """The body as the producer gave it: itself, where the flag does not say compressed; CorruptBody where it lies."""
     if not sys_flag & COMPRESSED:
         return body
     kind = sys_flag & TYPE_MASK
@@ -27,9 +27,9 @@ def decompress_body(body: bytes, sys_flag: int, limit: int = MAX_INFLATED) -> by
         else:  # 0 is what old clients write, 0x300 what new ones do: both are zlib
             inflated = _inflate_zlib(body, limit)
     except (RuntimeError, zlib.error) as error:
-        raise ValueError(f"the body's compression does not hold: {error}") from None
+        raise CorruptBody(str(error)) from None
     if len(inflated) > limit:
-        raise ValueError(f"the body inflates beyond {limit} bytes")
+        raise CorruptBody(f"it inflates beyond {limit} bytes")
     return inflated
 
 
@@ -37,7 +37,7 @@ def _inflate_zlib(body: bytes, limit: int) -> bytes:
     inflater = zlib.decompressobj()
     data = inflater.decompress(body, limit + 1)
     if len(data) <= limit and not inflater.eof:
-        raise ValueError("the body's compression does not hold: it ends early")
+        raise CorruptBody("it ends early")
     return data
 
 
@@ -60,5 +60,5 @@ def _inflate_zstd(body: bytes, limit: int) -> bytes:
         with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(body) as reader:
             data: bytes = reader.read(limit + 1)
     except zstandard.ZstdError as error:
-        raise ValueError(f"the body's compression does not hold: {error}") from None
+        raise CorruptBody(str(error)) from None
     return data

@@ -20,6 +20,8 @@ from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.files.names import file_name
 from mqlake.kernel import count_valid_entries
 
+NO_MESSAGE = QueueEntry(*ENTRY.unpack(FILLER))
+
 
 class ConsumeQueue:
     """The entries of one queue."""
@@ -61,24 +63,28 @@ class ConsumeQueue:
                 return
 
     def write(self, first: int, entries: bytes) -> None:
-        """Put entries in their place. A queue that begins above 0 is filled up to there with entries of no message."""
+        """Put entries in their place.
+
+        A queue that begins above 0, or whose messages before these were lost, is filled up with entries of no message.
+        Those in the middle carry the offset of the message behind them, so that offsets rise along the queue.
+        """
         position = first * ENTRY_SIZE
         if not self.files.starts:
             self._begin_at(position)
         elif first > self.end:
-            self._fill(self.end * ENTRY_SIZE, position)
+            self._fill(self.end * ENTRY_SIZE, position, entries[:8] + FILLER[8:])
         self._write_bytes(position, memoryview(entries))
         self.end = max(self.end, first + len(entries) // ENTRY_SIZE)
 
     def _begin_at(self, position: int) -> None:
         start = position - position % self.files.file_size
         self.files.create(start, reserve=False)
-        self._fill(start, position)
+        self._fill(start, position, FILLER)
 
-    def _fill(self, position: int, stop: int) -> None:
+    def _fill(self, position: int, stop: int, filler: bytes) -> None:
         while position < stop:
             size = min(stop, position - position % self.files.file_size + self.files.file_size) - position
-            self._write_bytes(position, memoryview(FILLER * (size // ENTRY_SIZE)))
+            self._write_bytes(position, memoryview(filler * (size // ENTRY_SIZE)))
             position += size
 
     def _write_bytes(self, position: int, data: memoryview) -> None:
@@ -105,7 +111,7 @@ class ConsumeQueue:
             while low < high:
                 middle = (low + high) // 2
                 entry = self.entry(middle)
-                if entry is None or entry.size == FILLER_SIZE or entry.physical_offset < log_first:
+                if entry is None or entry == NO_MESSAGE or entry.physical_offset < log_first:
                     low = middle + 1
                 else:
                     high = middle

@@ -42,12 +42,14 @@ class ConsumeQueues:
         return sorted(self._known)
 
     def queue_ids(self, topic: str) -> list[int]:
+        if not self._writable:
+            self.load()
         return sorted(self._known.get(topic, ()))
 
     def all(self) -> Iterator[tuple[str, int, ConsumeQueue]]:
         """Every queue, opened."""
-        for topic in self.topics():
-            for queue_id in self.queue_ids(topic):
+        for topic, queue_ids in sorted(self._known.items()):
+            for queue_id in sorted(queue_ids):
                 yield topic, queue_id, self.get(topic, queue_id)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue:

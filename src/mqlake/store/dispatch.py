@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from mqlake.errors import CorruptRecord
 from mqlake.files.positions import DISPATCHED
 from mqlake.kernel import dispatch_records
 from mqlake.kernel.types import BLANK, REACHED_END, REASONS
 from mqlake.logs.commit_log import CommitLog
 from mqlake.logs.consume_queues import ConsumeQueues
+from mqlake.logs.damage import next_record
 from mqlake.logs.key_index import KeyIndex
 
 STRETCH_BYTES = 2 << 20
@@ -56,6 +56,8 @@ class Dispatcher:
         self.last_record = -1
         self.last_timestamp = 0
         self.record_count = 0
+        self.damage: list[tuple[int, int]] = []
+        """Ranges that hold no whole record."""
         self.failure: Exception | None = None
         self.visible_end: Callable[[], int] = lambda: log.committed
         self.idle = False
@@ -96,13 +98,18 @@ class Dispatcher:
         self.record_count += count
         if count:
             self.last_record, self.last_timestamp = last_offset, last_timestamp
-        if why == BLANK:
-            self._advance(stretch.log_start + self._log.file_size)
-        else:
-            self._advance(stretch.log_start + at)
-            if why != REACHED_END:
-                raise CorruptRecord(stretch.file, self.dispatched, REASONS[why])
+        position = stretch.log_start + (self._log.file_size if why == BLANK else at)
+        if why not in (BLANK, REACHED_END):
+            position = self._pass_over_damage(position, limit, REASONS[why])
+        self._advance(position)
         return True
+
+    def _pass_over_damage(self, position: int, limit: int, reason: str) -> int:
+        """Where whole records go on. Their queues get entries of no message for those that are lost."""
+        behind = next_record(self._log.files, position, limit, self.last_timestamp) or limit
+        _log.error("dispatch passes over damage from %d to %d: %s", position, behind, reason)
+        self.damage.append((position, behind))
+        return behind
 
     def _advance(self, dispatched: int) -> None:
         self.dispatched = dispatched

@@ -228,6 +228,7 @@ class Engine(_Side):
             sync_count=self.flusher.sync_count,
             dispatched_count=self.dispatcher.record_count,
             failure=str(failure) if failure else None,
+            damage=tuple(sorted({*self.recovery.end.damage, *self.dispatcher.damage})),
             recovery=self.recovery,
             topics={
                 name: TopicStats(put_count=state.put_count, put_bytes=state.put_bytes)
@@ -322,11 +323,13 @@ class Follower(_Side):
         words = self._positions.words
         if words[GENERATION] == self._generation:  # the same writer as when this was last asked
             return self._following
+        writer = words[WRITER]
+        if writer == 0 or writer_of(self.layout.lock) != writer:  # not ready yet, or gone: ask again next time
+            return False
         self._generation = words[GENERATION]
-        self._following = words[WRITER] != 0 and writer_of(self.layout.lock) == words[WRITER]
-        if self._following:
-            self._dispatched = words[DISPATCHED]
-        return self._following
+        self._following = True
+        self._dispatched = words[DISPATCHED]
+        return True
 
     def readable_end(self) -> int:
         return self.log.committed
@@ -338,8 +341,10 @@ class Follower(_Side):
         return self._dispatched > before
 
     def follow(self) -> None:
-        if self._own_files is not None or not self._follow_writer():
+        if self._own_files is not None:
             return
+        if not self._follow_writer() and (self._positions is None or self._positions.words[WRITER] != 0):
+            return  # nobody writes, and whoever did left no word to rely on; one who closed the store did
         assert self._positions is not None
         dispatched = self._positions.words[DISPATCHED]
         if dispatched <= self.log.committed:

@@ -12,18 +12,21 @@ learns it at once, and so does every put from then on.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
 from _thread import allocate_lock
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mqlake.config import FlushConfig, PoolConfig
 from mqlake.errors import FlushTimeout, StoreFailed
 from mqlake.files.positions import DURABLE
 from mqlake.logs.commit_log import LogWriter
+
+if TYPE_CHECKING:
+    import asyncio
 
 _log = logging.getLogger(__name__)
 

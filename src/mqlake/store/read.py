@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mqlake.codec.index_entry import key_hash, key_text
 from mqlake.codec.message_id import decode_message_id
-from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE
+from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE
 from mqlake.errors import CorruptRecord, NoSuchMessage, OffsetOutOfRange, UnknownTopic
 from mqlake.kernel import match_record, read_records
 from mqlake.kernel.types import REASONS
@@ -91,7 +91,11 @@ class Reader:
             entries = batch.entries_from(start, limit)
             return [StoredMessage(self._log.record_at(entry.physical_offset, readable)) for entry in entries]
         assert isinstance(queue, ConsumeQueue)
-        return self._read_entries(queue, start, min(end, start + limit), max_bytes)
+        messages = self._read_entries(queue, start, min(end, start + limit), max_bytes)
+        while not messages and start + limit < end:  # nothing but entries of no message: look behind them
+            start += limit
+            messages = self._read_entries(queue, start, min(end, start + limit), max_bytes)
+        return messages
 
     def _read_entries(self, queue: ConsumeQueue, start: int, stop: int, max_bytes: int) -> list[StoredMessage]:
         records: list[StoredMessage] = []
@@ -101,7 +105,10 @@ class Reader:
             entries = queue.entries(start, stop)
             number, count = 0, len(entries) // ENTRY_SIZE
             while number < count and (left > 0 or not records):
-                offset = ENTRY.unpack_from(entries, number * ENTRY_SIZE)[0]
+                offset, size, _ = ENTRY.unpack_from(entries, number * ENTRY_SIZE)
+                if size == FILLER_SIZE:
+                    number += 1
+                    continue
                 stretch = self._log.stretch(offset, readable)
                 if stretch is None:
                     raise OffsetOutOfRange("commit log", offset, self._log.first_offset, readable)

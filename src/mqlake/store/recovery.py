@@ -8,8 +8,8 @@ far as they hold, cut what is behind, dispatch what was walked. What differs is 
 - neither: the beginning of the log. The queues are written again from it and cut to what it holds, and the index is
   built anew, because after a crash nothing derived is believed.
 
-What lies behind the last whole record is a torn tail and is cut, unless whole records lie behind it: then it is
-damage inside the log, and opening for writing refuses, because cutting there would lose them.
+What lies behind the last whole record is a torn tail and is cut. Bytes that do not hold with whole records behind them
+are damage inside the log: it is reported and passed over, and nothing is cut on its account.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import logging
 import time
 from typing import NamedTuple
 
-from mqlake.errors import CorruptRecord
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file_queue import MappedFileQueue
-from mqlake.kernel import check_record, find_record, walk_records
+from mqlake.kernel import check_record, walk_records
 from mqlake.kernel.types import BLANK, REACHED_END, REASONS
 from mqlake.logs.consume_queues import ConsumeQueues
+from mqlake.logs.damage import next_record
 from mqlake.store.checkpoint import Checkpoint
 
 _log = logging.getLogger(__name__)
@@ -36,6 +36,8 @@ class LogEnd(NamedTuple):
     record_count: int
     last_record: int
     last_timestamp: int
+    damage: tuple[tuple[int, int], ...] = ()
+    """Ranges inside the log that hold no whole record."""
 
 
 class Recovery(NamedTuple):
@@ -118,43 +120,28 @@ def newest_record_end(log: MappedFileQueue, queues: ConsumeQueues) -> int | None
 
 
 def find_end(log: MappedFileQueue, start: int) -> LogEnd:
-    """Walk the records from `start` on, CRC included, to the end of the valid log."""
+    """Walk the records from `start` on, CRC included, over damage where whole records follow it, to the log's end."""
     position, count, last, timestamp = start, 0, -1, 0
-    while True:
-        file = log.file_at(position)
-        if file is None:
-            return LogEnd(position, count, last, timestamp)
+    damage = []
+    while (file := log.file_at(position)) is not None:
         at, why, found, last_here, timestamp_here = walk_records(
             file.pages, position - file.start, file.size, file.start, True
         )
         position = file.start + at
         if found:
             count, last, timestamp = count + found, last_here, timestamp_here
-        if why in (BLANK, REACHED_END) and file.end < log.end_offset:
+        if why in (BLANK, REACHED_END):
+            if file.end == log.end_offset:
+                break
             position = file.end
             continue
-        if why != BLANK:
-            behind = _record_behind(log, position, timestamp)
-            if behind is not None:
-                raise CorruptRecord(
-                    file.path,
-                    position,
-                    f"{REASONS[why]}; whole records follow from {behind} on, so the log is not cut here: "
-                    "open it with read_only=True",
-                )
-        return LogEnd(position, count, last, timestamp)
-
-
-def _record_behind(log: MappedFileQueue, position: int, timestamp: int) -> int | None:
-    """A whole record behind the end that is not older than what is before it: not the remains of an earlier life."""
-    while (file := log.file_at(position)) is not None:
-        for start, stop in file.data_ranges(position - file.start):
-            at = find_record(file.pages, start, stop, file.start, True)
-            if at < stop:
-                _, _, _, _, found_timestamp = walk_records(file.pages, at, stop, file.start, False)
-                return file.start + at if found_timestamp >= timestamp else None
-        position = file.end
-    return None
+        behind = next_record(log, position, log.end_offset, timestamp)
+        if behind is None:
+            break
+        _log.error("%s: offset %d: %s; whole records follow from %d on", file.path, position, REASONS[why], behind)
+        damage.append((position, behind))
+        position = behind
+    return LogEnd(position, count, last, timestamp, tuple(damage))
 
 
 def cut_tail(log: MappedFileQueue, queues: ConsumeQueues, recovery: Recovery) -> None:

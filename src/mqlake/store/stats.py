@@ -36,6 +36,8 @@ class StoreStats:
     """Records dispatched since the store was opened."""
     failure: str | None = None
     """Why the store takes no more messages, or no longer dispatches; None while all is well."""
+    damage: tuple[tuple[int, int], ...] = ()
+    """Ranges of the log, found by recovery or dispatch, that hold no whole record."""
     recovery: Recovery | None = None
     """What opening found; None for a reader."""
     topics: dict[str, TopicStats] = field(default_factory=dict)

@@ -1,0 +1,293 @@
+"""A store whose files are not what they should be: the error names the file, what was found and what was expected."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqlake import (
+    BadFile,
+    CommitLogConfig,
+    ConsumeQueueConfig,
+    CorruptRecord,
+    IndexConfig,
+    InvalidConfig,
+    MessageStore,
+    NoSuchMessage,
+    StoreError,
+)
+from mqlake.kernel import java_hash
+from tests.helpers import LOG_FILE, QUEUE_FILE, bodies, message, open_small
+from tests.kernel.records import Parts
+
+LOG = f"commitlog/{0:020d}"
+NEXT_LOG = f"commitlog/{LOG_FILE:020d}"
+QUEUE = f"consumequeue/orders/0/{0:020d}"
+NEXT_QUEUE = f"consumequeue/orders/0/{QUEUE_FILE:020d}"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A closed store of two log files, two queue files and one index file."""
+    with open_small(tmp_path / "store") as store:
+        for number in range(150):
+            store.put(message(number, queue_id=0, body=b"%03d" % number * 160))
+        assert store.wait_dispatched()
+    assert (tmp_path / "store" / NEXT_LOG).exists()
+    assert (tmp_path / "store" / NEXT_QUEUE).exists()
+    return tmp_path / "store"
+
+
+def set_size(file: Path, size: int) -> None:
+    with file.open("r+b") as opened:
+        opened.truncate(size)
+
+
+def read_all(root: Path) -> None:
+    with open_small(root) as store:
+        bodies(store)
+
+
+# ---- names and sizes
+
+
+@pytest.mark.parametrize("folder", ["commitlog", "consumequeue/orders/0"])
+@pytest.mark.parametrize("name", ["notes.txt", "0", "00000000000000000000.bak", "-0000000000000000001"])
+def test_a_file_whose_name_is_no_offset_is_named(root: Path, folder: str, name: str) -> None:
+    (root / folder / name).write_bytes(b"mine")
+    with pytest.raises(BadFile) as caught:
+        read_all(root)
+    assert caught.value.file == root / folder / name
+    assert str(caught.value).endswith(
+        "found a name that is no offset; expected only files named by 20 digits here; move it away"
+    )
+    assert (root / folder / name).read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(("file", "size"), [(NEXT_LOG, LOG_FILE), (NEXT_QUEUE, QUEUE_FILE)])
+@pytest.mark.parametrize("difference", [-20, 20])
+def test_a_file_of_another_size_than_the_first_is_named(root: Path, file: str, size: int, difference: int) -> None:
+    set_size(root / file, size + difference)
+    with pytest.raises(BadFile) as caught:
+        read_all(root)
+    assert caught.value.file == root / file
+    assert f"found {size + difference} bytes; expected {size} bytes, the file size of this store" in str(caught.value)
+
+
+@pytest.mark.parametrize(("file", "start"), [(NEXT_LOG, LOG_FILE), (NEXT_QUEUE, QUEUE_FILE)])
+def test_a_missing_file_in_the_middle_is_named(root: Path, file: str, start: int) -> None:
+    (root / file).rename((root / file).with_name(f"{2 * start:020d}"))
+    with pytest.raises(BadFile) as caught:
+        read_all(root)
+    expected = f"found a file that starts at {2 * start}; expected one that starts at {start}: files are missing"
+    assert str(caught.value).endswith(expected)
+
+
+@pytest.mark.parametrize("file", [NEXT_LOG, NEXT_QUEUE])
+def test_a_file_that_starts_between_two_others_is_named(root: Path, file: str) -> None:
+    (root / file).rename((root / file).with_name(f"{40:020d}"))
+    with pytest.raises(BadFile, match="found a start of 40; expected a multiple of the file size"):
+        read_all(root)
+
+
+def test_an_index_file_of_the_wrong_size_is_named_with_the_settings_that_fix_it(root: Path) -> None:
+    (index,) = (root / "index").iterdir()
+    set_size(index, 8000)
+    with pytest.raises(BadFile) as caught:
+        open_small(root)
+    assert caught.value.file == index
+    assert "found 8000 bytes; expected 8440 bytes, for 100 slots and 400 entries" in str(caught.value)
+    assert "(maxHashSlotNum, maxIndexNum); configure the numbers it was made with" in str(caught.value)
+
+
+def test_other_names_among_the_index_files_are_passed_over_as_rocketmq_does(root: Path) -> None:
+    (root / "index" / "notes.txt").write_text("mine")
+    with open_small(root) as store:
+        assert [m.body[:3] for m in store.find("orders", "key-7")] == [b"007"]
+
+
+def test_an_empty_last_log_file_is_no_file(root: Path) -> None:
+    """A crash between making a file and giving it its size."""
+    (root / f"commitlog/{2 * LOG_FILE:020d}").write_bytes(b"")
+    with open_small(root) as store:
+        assert len(bodies(store)) == 150
+
+
+# ---- a configuration that contradicts the files
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said", "found"),
+    [
+        ("mappedFileSizeCommitLog", {"commit_log": CommitLogConfig(file_size_bytes=131072)}, 131072, LOG_FILE),
+        ("mappedFileSizeConsumeQueue", {"consume_queue": ConsumeQueueConfig(file_size_bytes=4000)}, 4000, QUEUE_FILE),
+    ],
+)
+def test_a_file_size_that_contradicts_the_files_names_both(
+    root: Path, name: str, settings: dict[str, Any], said: int, found: int
+) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        open_small(root, **settings)
+    text = str(caught.value)
+    assert text.startswith(f"{name} = {said}: the files in {root}")
+    assert text.endswith(f"have {found} bytes; leave it out or say so")
+    with MessageStore.open(root) as store:  # left out, it opens
+        assert len(bodies(store)) == 150
+
+
+def test_index_numbers_that_contradict_the_files_name_both(root: Path) -> None:
+    with pytest.raises(BadFile, match="found 8440 bytes; expected 8444 bytes, for 101 slots and 400 entries"):
+        open_small(root, index=IndexConfig(slot_count=101, entry_count=400))
+
+
+def test_a_queue_file_size_that_splits_an_entry_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="mappedFileSizeConsumeQueue = 2010: must be a multiple of 20, the size of"):
+        open_small(tmp_path / "other", consume_queue=ConsumeQueueConfig(file_size_bytes=2010))
+
+
+# ---- records that lie
+
+LIES = [
+    ("the size", 0, struct.pack(">i", 400)),
+    ("a size beyond the file", 0, struct.pack(">i", 1 << 30)),
+    ("a negative size", 0, struct.pack(">i", -1)),
+    ("the magic", 4, b"\xde\xad\xbe\xef"),
+    ("the body's length", 84, struct.pack(">i", 1 << 30)),
+    ("a negative body length", 84, struct.pack(">i", -1)),
+    ("the offset", 28, struct.pack(">q", 12345)),
+    ("the topic's length", 88 + 480, b"\x7f"),
+    ("the body", 100, b"!"),
+]
+
+
+@pytest.mark.parametrize(("at", "lie"), [lie[1:] for lie in LIES], ids=[lie[0] for lie in LIES])
+def test_a_record_that_lies_is_an_error_and_never_a_message(root: Path, at: int, lie: bytes) -> None:
+    with open_small(root) as store:
+        offset = store.read("orders", start=5, limit=1)[0].physical_offset
+        with (root / LOG).open("r+b") as file:
+            file.seek(offset + at)
+            file.write(lie)
+        assert len(store.read("orders", start=0, limit=32)) == 5  # what lies before it is read
+        with pytest.raises(CorruptRecord) as read:
+            store.read("orders", start=5)
+        assert read.value.physical_offset == offset
+        assert str(read.value).startswith(f"{0:020d}: record at {offset}: ")
+        with pytest.raises((CorruptRecord, NoSuchMessage), match=str(offset)):
+            store.get(offset)
+        assert store.read("orders", start=6, limit=1)[0].body.startswith(b"006")  # and what lies behind it
+        assert store.find("orders", "key-5") == []
+
+
+def hand_made(root: Path, *records: bytes) -> Path:
+    """A store that was killed: nothing but its log."""
+    (root / "commitlog").mkdir(parents=True)
+    (root / LOG).write_bytes(b"".join(records).ljust(LOG_FILE, b"\0"))
+    (root / "abort").write_text("1")
+    return root
+
+
+def at_queue_offset(record: bytes, queue_offset: int) -> bytes:
+    return record[:20] + struct.pack(">q", queue_offset) + record[28:]
+
+
+SOUND = Parts(topic=b"orders", body=b"sound", properties=b"")
+
+
+@pytest.mark.parametrize(
+    "topic", [b"../../escaped", b"..", b".", b"", b"/", b"a/b", b"a\0b", b"t" * 300, b"\xff\xfe"], ids=ascii
+)
+def test_a_topic_in_the_log_that_cannot_be_a_folder_stays_inside_of_the_store(tmp_path: Path, topic: bytes) -> None:
+    """One flipped bit makes `orders` to `/rders`: topics are not under the body's CRC."""
+    first = at_queue_offset(SOUND.record(0), 0)
+    root = hand_made(tmp_path / "in" / "store", first, Parts(topic=topic, body=b"", properties=b"").record(len(first)))
+    with open_small(root) as store:
+        assert bodies(store) == [b"sound"]
+        assert store.put(message(1, queue_id=0)).queue_offset == 1
+        assert store.stats().failure is None
+    outside = [path for path in tmp_path.rglob("*") if path.is_file() and root not in path.parents]
+    assert outside == []
+    beside = {"abort", "batchconsumequeue", "checkpoint", "commitlog", "config", "consumequeue", "index", "lock", "mqlake"}
+    assert {path.name for path in root.iterdir()} <= beside
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("queue_offset", [-5, 1 << 20, 1 << 40, (1 << 63) - 1])
+def test_a_queue_offset_in_the_log_that_cannot_be_costs_no_more_than_its_own_message(
+    tmp_path: Path, queue_offset: int
+) -> None:
+    """Queue offsets are not under the body's CRC either: a flipped bit must not fill the disk with empty entries."""
+    first = at_queue_offset(SOUND.record(0), 0)
+    root = hand_made(tmp_path / "store", first, at_queue_offset(SOUND.record(len(first)), queue_offset))
+    with open_small(root) as store:
+        assert bodies(store)[:1] == [b"sound"]
+        assert store.stats().failure is None
+    assert sum(path.stat().st_blocks * 512 for path in root.rglob("*")) < 1 << 20
+
+
+# ---- bodies whose compression is damaged
+
+
+def lz4_of(body: bytes) -> bytes:
+    return bytes(pytest.importorskip("lz4.frame").compress(body))
+
+
+def zstd_of(body: bytes) -> bytes:
+    return bytes(pytest.importorskip("zstandard").ZstdCompressor().compress(body))
+
+
+CODECS: list[tuple[int, Callable[[bytes], bytes]]] = [(0x001, zlib.compress), (0x301, zlib.compress), (0x101, lz4_of), (0x201, zstd_of)]
+codecs = pytest.mark.parametrize(("flag", "compress"), CODECS, ids=["old zlib", "zlib", "lz4", "zstd"])
+BODY = b"".join(b"%d," % number for number in range(2000))
+
+
+def damage(kind: str, body: bytes) -> bytes:
+    if kind == "cut":
+        return body[: len(body) // 2]
+    if kind == "nothing":
+        return b""
+    if kind == "random":
+        return bytes(range(64))
+    middle = bytearray(body)
+    middle[len(middle) // 2] ^= 0x55
+    return bytes(middle)
+
+
+@codecs
+@pytest.mark.parametrize("kind", ["cut", "nothing", "random", "flipped"])
+def test_a_damaged_compressed_body_is_an_error_and_never_half_a_body(
+    tmp_path: Path, flag: int, compress: Callable[[bytes], bytes], kind: str
+) -> None:
+    with open_small(tmp_path / "store") as store:
+        whole = store.put(message(0, body=compress(BODY), sys_flag=flag))
+        receipt = store.put(message(1, body=damage(kind, compress(BODY)), sys_flag=flag))
+        assert store.get(whole.physical_offset).body == BODY
+        stored = store.get(receipt.physical_offset)
+        assert stored.raw_body == damage(kind, compress(BODY))  # the record itself is sound
+        if kind == "flipped" and flag == 0x201:
+            pytest.skip("a Zstd frame carries no checksum unless its producer asked for one")
+        with pytest.raises((ValueError, StoreError), match="compression does not hold"):
+            _ = stored.body
+
+
+@codecs
+def test_a_body_that_inflates_without_bound_is_refused(
+    tmp_path: Path, flag: int, compress: Callable[[bytes], bytes]
+) -> None:
+    with open_small(tmp_path / "store", commit_log=CommitLogConfig(file_size_bytes=4 << 20)) as store:
+        receipt = store.put(message(0, body=compress(bytes(65 << 20)), sys_flag=flag))
+        with pytest.raises((ValueError, StoreError), match="the body inflates beyond 67108864 bytes"):
+            _ = store.get(receipt.physical_offset).body
+
+
+def test_an_old_index_hash_is_no_proof_that_a_message_has_a_key(root: Path) -> None:
+    """Two keys of one hash: the index names both, the answer holds the one that was asked for."""
+    assert java_hash("orders#Aa") == java_hash("orders#BB")
+    with open_small(root) as store:
+        store.put(message(0, keys="Aa", body=b"asked for"))
+        store.put(message(1, keys="BB", body=b"other"))
+        assert [m.body for m in store.find("orders", "Aa")] == [b"asked for"]

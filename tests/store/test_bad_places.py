@@ -1,0 +1,183 @@
+"""A place where no store can be, or not now: the error says why, and what to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mqlake import CommitLogConfig, DiskFull, MessageStore, NotAStore, StoreError, StoreLocked
+from tests.faults.smalldisk import NotPermitted, small_disk
+from tests.helpers import bodies, message, open_small
+
+REMEDIES = ("name a folder", "name an empty or a new folder", "change its permissions", "check the path")
+
+
+def refused(path: Path, **how: bool) -> str:
+    with pytest.raises(NotAStore) as caught:
+        open_small(path, **how)
+    assert caught.value.path == path
+    assert any(remedy in str(caught.value) for remedy in REMEDIES)
+    return str(caught.value)
+
+
+def test_a_path_that_is_a_file_is_no_place_for_a_store(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert refused(tmp_path / "file").startswith(f"{tmp_path / 'file'}: it is a file; name a folder")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_path_below_a_file_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert "it cannot be made: Not a directory" in refused(tmp_path / "file" / "store")
+
+
+def test_a_folder_with_other_things_in_it_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "it holds something that is not a store (notes.txt)" in refused(tmp_path)
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+@pytest.mark.parametrize("how", [{"read_only": True}, {"create": False}], ids=str)
+def test_a_store_that_must_exist_and_does_not_is_not_made(tmp_path: Path, how: dict[str, bool]) -> None:
+    assert "there is no such folder" in refused(tmp_path / "none", **how)
+    assert not (tmp_path / "none").exists()
+    assert "it holds no store" in refused(tmp_path, **how)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_store_that_cannot_be_written_opens_for_reading_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_small(tmp_path) as store:
+        store.put(message(0, queue_id=0))
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)  # root may write everywhere
+    text = refused(tmp_path)
+    assert text.endswith("it cannot be written; change its permissions, or open it with read_only=True")
+    with MessageStore.open(tmp_path, read_only=True) as reader:
+        assert bodies(reader) == [b"body 0"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission_to_write_is_no_place_for_a_new_store(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    assert "it cannot be made: Permission denied" in refused(tmp_path / "store")
+
+
+def test_a_store_with_rocksdb_queues_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "consumequeue").mkdir()
+    (tmp_path / "consumequeue" / "CURRENT").write_text("MANIFEST-000001")
+    with pytest.raises(NotAStore, match="storeType=defaultRocksDB.*not supported; start RocketMQ on it with storeType"):
+        open_small(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["n" * 300, "a\0b"], ids=["too long", "with a null byte"])
+def test_a_path_that_the_system_refuses_is_no_place_for_a_store(tmp_path: Path, name: str) -> None:
+    with pytest.raises(NotAStore):
+        open_small(tmp_path / name)
+
+
+# ---- locked
+
+HOLD = """
+import sys
+from pathlib import Path
+from tests.helpers import message, open_small
+with open_small(Path(sys.argv[1])) as store:
+    store.put(message(0, queue_id=0))
+    store.wait_dispatched()
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_store_that_another_process_writes_names_that_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"ready\n"
+        with pytest.raises(StoreLocked) as caught:
+            open_small(tmp_path)
+        assert caught.value.pid == holder.pid
+        assert f"process {holder.pid} writes this store; stop it, or open with read_only=True" in str(caught.value)
+        with MessageStore.open(tmp_path, read_only=True) as reader:  # the remedy works
+            assert bodies(reader) == [b"body 0"]
+        holder.stdin.close()
+    with open_small(tmp_path) as store:  # and so does the other
+        assert store.put(message(1, queue_id=0)).queue_offset == 1
+
+
+def test_a_store_that_this_process_writes_names_this_process(tmp_path: Path) -> None:
+    with open_small(tmp_path) as store:
+        for path in (tmp_path, tmp_path / ".." / tmp_path.name):
+            with pytest.raises(StoreLocked, match=f"process {os.getpid()} writes this store") as caught:
+                open_small(path)
+            assert caught.value.pid == os.getpid()
+        assert store.put(message(0, queue_id=0)).queue_offset == 0  # the lock is still held, and the store works
+    with open_small(tmp_path) as store:
+        assert bodies(store) == [b"body 0"]
+
+
+def test_a_refused_opening_gives_the_lock_back(tmp_path: Path) -> None:
+    with open_small(tmp_path) as store:
+        store.put(message(0, queue_id=0))
+    stray = tmp_path / "commitlog" / "stray"
+    stray.write_text("")
+    with pytest.raises(StoreError):
+        open_small(tmp_path)
+    stray.unlink()
+    with open_small(tmp_path) as store:
+        assert bodies(store) == [b"body 0"]
+
+
+# ---- full
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
+def test_a_full_disk_refuses_a_put_and_space_that_is_freed_lets_it_go_on(tmp_path: Path, kind: str) -> None:
+    size = 1 << 20
+    try:
+        with small_disk(tmp_path / "disk", size="16M", kind=kind) as disk:
+            fill_and_go_on(disk, size)
+    except NotPermitted as refusal:
+        pytest.skip(str(refusal))
+
+
+def fill_and_go_on(disk: Path, file_size: int) -> None:
+    ballast = disk / "ballast"
+    ballast.write_bytes(bytes(8 << 20))
+    with open_small(disk / "store", commit_log=CommitLogConfig(file_size_bytes=file_size)) as store:
+        stored: list[bytes] = []
+        with pytest.raises(DiskFull) as caught:
+            while len(stored) < 1000:
+                body = b"%d " % len(stored) * 20_000
+                store.put(message(0, queue_id=0, body=body))
+                stored.append(body)
+        text = str(caught.value)
+        assert f"{file_size} bytes could not be allocated (No space left on device)" in text
+        assert text.endswith("free space or use a smaller file size, then put again")
+        end = store.end_offset
+        with pytest.raises(DiskFull):
+            store.put(message(0, queue_id=0, body=bytes(200_000)))
+        assert store.end_offset == end
+        assert bodies(store) == stored  # reading goes on
+        ballast.unlink()
+        store.put(message(0, queue_id=0, body=b"there is space again"))
+        assert bodies(store)[-1] == b"there is space again"
+    with MessageStore.open(disk / "store") as store:
+        assert bodies(store) == [*stored, b"there is space again"]
+
+
+def test_a_disk_too_small_for_a_new_store_refuses_it(tmp_path: Path) -> None:
+    try:
+        with small_disk(tmp_path / "disk", size="1M", kind="tmpfs") as disk:
+            with open_small(disk / "store", commit_log=CommitLogConfig(file_size_bytes=4 << 20)) as store:
+                with pytest.raises(DiskFull, match="4194304 bytes could not be allocated"):
+                    store.put(message(0))
+                assert store.end_offset == 0
+    except NotPermitted as refusal:
+        pytest.skip(str(refusal))
