@@ -226,12 +226,30 @@ def test_a_level_that_is_none_is_refused_and_nothing_is_written(store: MessageSt
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: CommitLogConfig(file_size_bytes=4095), "file_size_bytes = 4095: must be a whole number in [4096, 2147483647]"),
-        (lambda: CommitLogConfig(file_size_bytes=1 << 31), "file_size_bytes = 2147483648: must be a whole number in [4096, 2147483647]"),
-        (lambda: CommitLogConfig(max_message_bytes=0), "max_message_bytes = 0: must be a whole number in [1, 2147418111]"),
-        (lambda: CommitLogConfig(max_message_bytes=True), "max_message_bytes = True: must be a whole number in [1, 2147418111]"),
-        (lambda: CommitLogConfig(store_host="nowhere"), "store_host = 'nowhere': an address and a port, as 127.0.0.1:10911 or [::1]:10911"),
-        (lambda: ConsumeQueueConfig(file_size_bytes=0), "file_size_bytes = 0: must be a whole number in [20, 2147483647]"),
+        (
+            lambda: CommitLogConfig(file_size_bytes=4095),
+            "file_size_bytes = 4095: must be a whole number in [4096, 2147483647]",
+        ),
+        (
+            lambda: CommitLogConfig(file_size_bytes=1 << 31),
+            "file_size_bytes = 2147483648: must be a whole number in [4096, 2147483647]",
+        ),
+        (
+            lambda: CommitLogConfig(max_message_bytes=0),
+            "max_message_bytes = 0: must be a whole number in [1, 2147418111]",
+        ),
+        (
+            lambda: CommitLogConfig(max_message_bytes=True),
+            "max_message_bytes = True: must be a whole number in [1, 2147418111]",
+        ),
+        (
+            lambda: CommitLogConfig(store_host="nowhere"),
+            "store_host = 'nowhere': an address and a port, as 127.0.0.1:10911 or [::1]:10911",
+        ),
+        (
+            lambda: ConsumeQueueConfig(file_size_bytes=0),
+            "file_size_bytes = 0: must be a whole number in [20, 2147483647]",
+        ),
         (lambda: ConsumeQueueConfig(queues_per_topic=0), "queues_per_topic = 0: must be a whole number in [1, 65536]"),
         (lambda: IndexConfig(slot_count=0), "slot_count = 0: must be a whole number in [1, 500000000]"),
         (lambda: IndexConfig(entry_count=1), "entry_count = 1: must be a whole number in [2, 100000000]"),
@@ -253,7 +271,10 @@ def test_a_setting_out_of_range_is_named_with_its_range(make: Callable[[], objec
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("maxMessageSizes=1", "maxMessageSizes = '1': no RocketMQ has such a setting; correct its name or leave it out"),
+        (
+            "maxMessageSizes=1",
+            "maxMessageSizes = '1': no RocketMQ has such a setting; correct its name or leave it out",
+        ),
         ("maxMessageSize=many", "maxMessageSize = 'many': must be a whole number"),
         ("maxMessageSize=0", "maxMessageSize = 0: must be a whole number in [1, 2147418111]"),
         ("flushDiskType=SYNC", "flushDiskType = 'SYNC': must be SYNC_FLUSH or ASYNC_FLUSH"),

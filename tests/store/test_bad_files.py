@@ -211,7 +211,17 @@ def test_a_topic_in_the_log_that_cannot_be_a_folder_stays_inside_of_the_store(tm
         assert store.stats().failure is None
     outside = [path for path in tmp_path.rglob("*") if path.is_file() and root not in path.parents]
     assert outside == []
-    beside = {"abort", "batchconsumequeue", "checkpoint", "commitlog", "config", "consumequeue", "index", "lock", "mqlake"}
+    beside = {
+        "abort",
+        "batchconsumequeue",
+        "checkpoint",
+        "commitlog",
+        "config",
+        "consumequeue",
+        "index",
+        "lock",
+        "mqlake",
+    }
     assert {path.name for path in root.iterdir()} <= beside
 
 
@@ -240,7 +250,12 @@ def zstd_of(body: bytes) -> bytes:
     return bytes(pytest.importorskip("zstandard").ZstdCompressor().compress(body))
 
 
-CODECS: list[tuple[int, Callable[[bytes], bytes]]] = [(0x001, zlib.compress), (0x301, zlib.compress), (0x101, lz4_of), (0x201, zstd_of)]
+CODECS: list[tuple[int, Callable[[bytes], bytes]]] = [
+    (0x001, zlib.compress),
+    (0x301, zlib.compress),
+    (0x101, lz4_of),
+    (0x201, zstd_of),
+]
 codecs = pytest.mark.parametrize(("flag", "compress"), CODECS, ids=["old zlib", "zlib", "lz4", "zstd"])
 BODY = b"".join(b"%d," % number for number in range(2000))
 

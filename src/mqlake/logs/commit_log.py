@@ -32,7 +32,7 @@ from mqlake.kernel import Appender, check_record, unlock_memory
 from mqlake.kernel.hosts import pack_host
 from mqlake.kernel.types import REASONS
 from mqlake.logs.stretch import Stretch
-from mqlake.logs.topic_table import TopicTable
+from mqlake.logs.topic_table import TopicTable, require_light_queue
 from mqlake.message import Durability, Message, PutReceipt
 
 MARKER: Final = struct.Struct(">iI")
@@ -204,6 +204,8 @@ class LogWriter(CommitLog):
 
     def _append_to_light_queues(self, message: Message, durability: Durability) -> PutReceipt:
         """A message that names light queues carries its numbers in them: nobody else may append meanwhile."""
+        for name in message.properties[LIGHT_QUEUES].split(","):
+            require_light_queue(name)
         if self._file is None or self._appender.position + self._room_with_lights(message) > self.file_size:
             self._roll(self._room_with_lights(message))
         self._appender.close()

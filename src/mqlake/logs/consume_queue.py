@@ -20,6 +20,8 @@ from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.files.names import file_name
 from mqlake.kernel import count_valid_entries
 
+MAX_GAP_BYTES = 64 << 20
+"""A queue offset that jumps by more is a damaged one."""
 NO_MESSAGE = QueueEntry(*ENTRY.unpack(FILLER))
 
 
@@ -62,8 +64,8 @@ class ConsumeQueue:
             if self.end * ENTRY_SIZE < file.end:
                 return
 
-    def write(self, first: int, entries: bytes) -> None:
-        """Put entries in their place.
+    def write(self, first: int, entries: bytes) -> bool:
+        """Put entries in their place; False where that lies before the queue or too far behind its end.
 
         A queue that begins above 0, or whose messages before these were lost, is filled up with entries of no message.
         Those in the middle carry the offset of the message behind them, so that offsets rise along the queue.
@@ -71,10 +73,13 @@ class ConsumeQueue:
         position = first * ENTRY_SIZE
         if not self.files.starts:
             self._begin_at(position)
+        elif position < self.files.first_offset or position > self.end * ENTRY_SIZE + MAX_GAP_BYTES:
+            return False
         elif first > self.end:
             self._fill(self.end * ENTRY_SIZE, position, entries[:8] + FILLER[8:])
         self._write_bytes(position, memoryview(entries))
         self.end = max(self.end, first + len(entries) // ENTRY_SIZE)
+        return True
 
     def _begin_at(self, position: int) -> None:
         start = position - position % self.files.file_size

@@ -42,7 +42,7 @@ class TopicTable:
                     "topic", repr(message.topic), "a topic without batch queues: they are read only here"
                 )
         state = self.state(message.topic)
-        if message.queue_id is not None and 0 <= message.queue_id < 1 << 31:
+        if isinstance(message.queue_id, int) and 0 <= message.queue_id < 1 << 31:
             self.next_offset(state, message.queue_id)
 
     def state(self, topic: str) -> TopicState:
@@ -61,6 +61,21 @@ class TopicTable:
         if offset is None:
             offset = state.next_offsets[queue_id] = self._queue_end(state.name, queue_id)
         return offset
+
+
+def can_be_folder(topic: str) -> bool:
+    """A queue's entries lie in a folder of its topic's name: what a record names must not lead elsewhere."""
+    return (
+        topic not in ("", ".", "..") and not {"/", "\0"} & set(topic) and len(topic.encode("utf-8", "replace")) <= 255
+    )
+
+
+def require_light_queue(name: str) -> None:
+    """Light queues may have names that topics may not, as long as they can be folders."""
+    if not can_be_folder(name):
+        raise InvalidMessage(
+            "INNER_MULTI_DISPATCH", repr(name[:40]), "names that can be a folder's, separated by commas"
+        )
 
 
 def require_topic(topic: object) -> None:

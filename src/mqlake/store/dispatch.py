@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from mqlake.codec.queue_entry import ENTRY
 from mqlake.files.positions import DISPATCHED
 from mqlake.kernel import dispatch_records
 from mqlake.kernel.types import BLANK, REACHED_END, REASONS
@@ -21,6 +22,7 @@ from mqlake.logs.commit_log import CommitLog
 from mqlake.logs.consume_queues import ConsumeQueues
 from mqlake.logs.damage import next_record
 from mqlake.logs.key_index import KeyIndex
+from mqlake.logs.topic_table import can_be_folder
 
 STRETCH_BYTES = 2 << 20
 """Log bytes of one step: long enough to be worth a call, short enough to serve waiting readers."""
@@ -92,7 +94,7 @@ class Dispatcher:
         )
         for topic, queue_id, first, entries in runs:
             if topic not in self._foreign_topics:
-                self._queues.get_or_create(topic, queue_id).write(first, entries)
+                self._write_run(topic, queue_id, first, entries)
         if self._index is not None and keys:
             self._index.put(keys)
         self.record_count += count
@@ -103,6 +105,13 @@ class Dispatcher:
             position = self._pass_over_damage(position, limit, REASONS[why])
         self._advance(position)
         return True
+
+    def _write_run(self, topic: str, queue_id: int, first: int, entries: bytes) -> None:
+        """Entries into their queue. What a damaged header names must neither lead elsewhere nor fill the disk."""
+        placed = can_be_folder(topic) and queue_id >= 0 and first >= 0
+        if not placed or not self._queues.get_or_create(topic, queue_id).write(first, entries):
+            _log.error("no queue takes entry %d of queue %d of topic %r: its record is damaged", first, queue_id, topic)
+            self.damage.append((ENTRY.unpack_from(entries)[0], sum(ENTRY.unpack_from(entries, len(entries) - 20)[:2])))
 
     def _pass_over_damage(self, position: int, limit: int, reason: str) -> int:
         """Where whole records go on. Their queues get entries of no message for those that are lost."""

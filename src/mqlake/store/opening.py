@@ -23,6 +23,12 @@ from mqlake.files.small_files import replace_file
 def find_store(path: str | os.PathLike[str], *, read_only: bool, create: bool) -> Layout:
     """The layout of a store at a path that holds one, or may come to; NotAStore with the reason where it may not."""
     root = Path(path)
+    try:
+        root.stat()
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        raise NotAStore(root, f"the system refuses this path ({error})", "name another folder") from None
     layout = Layout(root)
     if root.exists() and not root.is_dir():
         raise NotAStore(root, "it is a file", "name a folder: the store keeps its files there")
