@@ -24,7 +24,7 @@ test: setup ## Lint, types, tests
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
-	$(PYTHON) -m pytest -m "not long"
+	$(PYTHON) -m pytest
 
 test-long: setup ## The tests that take long: storms and fuzzing
 	$(PYTHON) -m pytest -m long

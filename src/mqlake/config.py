@@ -205,6 +205,7 @@ class StoreConfig:
     def from_properties(cls, properties: Mapping[str, str]) -> StoreConfig:
         """Settings by RocketMQ's names; a name that no RocketMQ knows is an error that says which."""
         sections: dict[str, dict[str, Any]] = {}
+        given: dict[tuple[str, str], str] = {}
         known = known_properties()
         for name, text in properties.items():
             setting = SETTINGS.get(name)
@@ -214,13 +215,20 @@ class StoreConfig:
                 continue
             section, key, parse = setting
             sections.setdefault(section, {})[key] = parse(name, text)
+            given[section, key] = name
         _join_host(sections)
         own = sections.pop("", {})
-        try:
-            return cls(**{name: SECTIONS[name](**values) for name, values in sections.items()}, **own)
-        except InvalidConfig as error:
-            names = {key: name for name, (_, key, _) in SETTINGS.items()}
-            raise InvalidConfig(names.get(error.key, error.key), error.value, error.expected) from None
+        made = {section: _section(section, values, given) for section, values in sections.items()}
+        return cls(**made, **own)
+
+
+def _section(section: str, values: dict[str, Any], given: dict[tuple[str, str], str]) -> Any:
+    """One section's dataclass; an error names the setting as it was written."""
+    try:
+        return SECTIONS[section](**values)
+    except InvalidConfig as error:
+        names = [given[section, key] for key in HOST_KEYS.get(error.key, (error.key,)) if (section, key) in given]
+        raise InvalidConfig("/".join(names) or error.key, error.value, error.expected) from None
 
 
 def read_properties(path: Path) -> dict[str, str]:
@@ -296,6 +304,9 @@ def _join_host(sections: dict[str, dict[str, Any]]) -> None:
         address = address or "127.0.0.1"
         log["store_host"] = f"[{address}]:{port or 10911}" if ":" in address else f"{address}:{port or 10911}"
 
+
+HOST_KEYS = {"store_host": ("address", "port")}
+"""Made of two of RocketMQ's settings."""
 
 SECTIONS: dict[str, Callable[..., Any]] = {
     section.name: section.default_factory

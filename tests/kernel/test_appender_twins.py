@@ -171,9 +171,9 @@ def test_a_message_that_changes_while_it_is_put_cannot_overrun_its_place() -> No
         appender.states["orders"] = twin.TopicState("orders", 1)
         appender.states["orders"].next_offsets[0] = 0
         appender.open(target, 0, 0)
-        for put in (lambda m: appender.append(m, 1), lambda m: appender.append_many([m], 1)[0]):
+        for in_a_batch in (False, True):
             message = twin.Message("orders", b"", born_host=Host("1.2.3.4:5"))
-            receipt = put(message)
+            receipt = appender.append_many([message], 1)[0] if in_a_batch else appender.append(message, 1)
             size, at = receipt.size, receipt.physical_offset
             assert twin.check_record(target, at, at + size, at, True) == size
             assert appender.position == at + size

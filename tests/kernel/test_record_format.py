@@ -15,7 +15,7 @@ from mqlake.codec.message_id import decode_message_id, encode_message_id
 from mqlake.codec.queue_entry import BATCH_ENTRY, FILLER, BatchEntry
 from mqlake.kernel.hosts import format_host, pack_host
 from mqlake.kernel.types import BLANK
-from tests.helpers import message, open_small
+from tests.helpers import covers, message, open_small
 from tests.kernel.twins import both
 
 BORN, STORED = 1_700_000_000_000, 1_700_000_000_123
@@ -69,6 +69,7 @@ def record(twin: Any, topic: str, body: bytes, places: tuple[int, int, int], **m
 # ---- records
 
 
+@covers("H1", "H2", "H3", "H4", "H5", "H6", "H7", "H8", "H9", "H11", "H13", "H14", "H15", "H17")
 @twins
 def test_an_ordinary_record_is_rocketmqs_byte_for_byte(twin: Any) -> None:
     assert record(twin, "TopicTest", b"Hello RocketMQ", (1, 0, 0), properties=PROPERTIES_A) == RECORD_A
@@ -96,6 +97,7 @@ def test_a_record_with_its_crc_as_a_property_is_rocketmqs_byte_for_byte(twin: An
     assert record(twin, *arguments, properties=stale, append_crc=True) == RECORD_C
 
 
+@covers("H10", "H12", "H16")
 @twins
 def test_a_long_retry_topic_and_ipv6_hosts_are_rocketmqs_byte_for_byte(twin: Any) -> None:
     hosts = {"born_host": BORN_HOST_V6, "store_host": STORE_HOST_V6}

@@ -135,7 +135,7 @@ def test_one_bad_bit_inside_the_log_costs_one_record(tmp_path: Path, at: int) ->
             try:  # where a queue still names it, it is an error; where none does, the next one follows
                 assert store.read("orders", queue_id=0, start=4, limit=1)[0].body == b"body 5"
             except CorruptRecord as error:
-                assert error.physical_offset == receipts[4].physical_offset
+                assert error.physical_offset == receipts[4].physical_offset  # noqa: PT017
             with pytest.raises((CorruptRecord, NoSuchMessage)):
                 store.get(receipts[4].physical_offset)
             if not read_only:
@@ -213,6 +213,24 @@ def test_with_the_pool_a_clean_close_loses_nothing(tmp_path: Path) -> None:
             store.put(message(number, queue_id=0, body=bytes(300)))
     with open_small(tmp_path / "s") as store:
         assert len(bodies(store)) == 500
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("pool", [False, True])
+def test_a_closed_store_holds_no_file_so_that_its_volume_can_be_unmounted(
+    tmp_path: Path, read_only: bool, pool: bool
+) -> None:
+    settings = PoolConfig(enabled=pool, buffer_count=2)
+    with open_small(tmp_path / "s", pool=settings) as store:
+        for number in range(300):
+            store.put(message(number, body=bytes(500)))
+        assert len(store.find("orders", "key-7")) == 1
+    if read_only:
+        with open_small(tmp_path / "s", read_only=True) as store:
+            assert len(store.find("orders", "key-7")) == 1
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    open_files = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink() and path.exists()]
+    assert not [path for path in open_files if path.startswith(str(tmp_path))]
 
 
 def test_closing_twice_is_closing_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 from mqlake.errors import CorruptBody, MissingExtra
 
@@ -48,6 +49,8 @@ def _inflate_lz4(body: bytes, limit: int) -> bytes:
         raise MissingExtra("an LZ4 body", "compression") from None
     inflater = lz4.frame.LZ4FrameDecompressor()
     data: bytes = inflater.decompress(body, max_length=limit + 1)
+    if len(data) <= limit and not inflater.eof:
+        raise CorruptBody("it ends early")
     return data
 
 
@@ -57,8 +60,27 @@ def _inflate_zstd(body: bytes, limit: int) -> bytes:
     except ImportError:
         raise MissingExtra("a Zstd body", "compression") from None
     try:
-        with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(body) as reader:
-            data: bytes = reader.read(limit + 1)
+        inflater = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
+        size = zstandard.frame_content_size(body)  # -1 where the frame does not say
+        if size > limit:
+            raise CorruptBody(f"it inflates beyond {limit} bytes")
+        data: bytes = inflater.decompress(body) if size >= 0 else _inflate_unsized(zstandard, body, limit)
+        if size >= 0 and not inflater.eof:
+            raise CorruptBody("it ends early")
     except zstandard.ZstdError as error:
         raise CorruptBody(str(error)) from None
     return data
+
+
+def _inflate_unsized(zstandard: Any, body: bytes, limit: int) -> bytes:
+    """A frame that does not say how large it is, as streams write it: inflated in pieces, up to the limit."""
+    inflater = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj(write_size=1 << 16)
+    pieces, total = [], 0
+    for at in range(0, len(body), 1 << 12):
+        pieces.append(inflater.decompress(body[at : at + (1 << 12)]))
+        total += len(pieces[-1])
+        if total > limit:
+            raise CorruptBody(f"it inflates beyond {limit} bytes")
+        if inflater.eof:
+            return b"".join(pieces)
+    raise CorruptBody("it ends early")

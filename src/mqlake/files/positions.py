@@ -59,5 +59,7 @@ class Positions:
         self.words[WRITER] = os.getpid()
 
     def close(self) -> None:
-        """The writer leaves cleanly."""
+        """The writer leaves cleanly, and lets go of the page."""
         self.words[WRITER] = 0
+        self.words.release()
+        del self._file

@@ -110,6 +110,7 @@ class Preallocator:
         self._thread.join()
         for file in self._ready.values():
             file.delete()
+        self._ready.clear()
 
 
 def warm_file(file: MappedFile) -> None:

@@ -98,6 +98,16 @@ cdef class Appender:
         """Every append answers None from here on."""
         self.is_open = False
 
+    def release(self):
+        """Close, and let go of the buffer and of the end's word."""
+        self.is_open = False
+        if self.has_target:
+            self.has_target = False
+            PyBuffer_Release(&self.target)
+        if self.end_word != NULL:
+            self.end_word = NULL
+            PyBuffer_Release(&self.words)
+
     def reopen(self):
         """Go on where `close` stopped."""
         self.is_open = self.has_target
@@ -108,7 +118,7 @@ cdef class Appender:
         cdef bint has_lights
         cdef bytes born_host = born_host_of(message, self.store_host)
         PyUnicode_AsUTF8AndSize(message.topic, &topic_size)
-        return record_size(len(born_host), len(self.store_host), topic_size, len(message.body),
+        return record_size(len(born_host), len(self.store_host), topic_size, body_size(message),
                            measure_properties(message.properties, self.append_crc, &has_lights))
 
     cdef inline void publish(self, int64_t end) noexcept:
@@ -132,7 +142,7 @@ cdef class Appender:
         if state is None:
             return None
         receipt = PutReceipt.__new__(PutReceipt)
-        PyObject_GetBuffer(message.body, &body, PyBUF_SIMPLE)
+        take_body(message, &body)
         try:
             self.require_size(body.len)
             crc = crc_of_body(&body)
@@ -195,7 +205,7 @@ cdef class Appender:
         """False where its topic is not known yet."""
         if message.sys_flag & TRANSACTION_MASK:
             raise InvalidMessage("batch", repr(message), "no transactions in a batch: put it alone")
-        self.require_size(len(message.body))
+        self.require_size(body_size(message))
         return message.topic in self.states
 
     cdef bint plan_in_batch(self, Message message, Py_ssize_t host_size, Py_ssize_t body_size, Layout* layout) except -1:
@@ -282,6 +292,13 @@ cdef class Appender:
         if (now_ms() - began_ms) * 1000000 > self.slow_ns and self.on_slow is not None:
             self.on_slow(size, now_ms() - began_ms)
         return 0
+
+
+cdef Py_ssize_t body_size(Message message) except -1:
+    cdef Py_buffer body
+    take_body(message, &body)
+    PyBuffer_Release(&body)
+    return body.len
 
 
 cdef bytes bytes_of(body):

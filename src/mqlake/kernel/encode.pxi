@@ -14,7 +14,7 @@ def encode_record(Message message not None, int32_t queue_id, int64_t queue_offs
     cdef uint8_t* p
     PyUnicode_AsUTF8AndSize(message.topic, &topic_size)
     properties_size = measure_properties(message.properties, append_crc, &has_lights)
-    PyObject_GetBuffer(message.body, &body, PyBUF_SIMPLE)
+    take_body(message, &body)
     try:
         record = PyBytes_FromStringAndSize(
             NULL, record_size(len(born_host), len(store_host), topic_size, body.len, properties_size))
@@ -25,6 +25,15 @@ def encode_record(Message message not None, int32_t queue_id, int64_t queue_offs
     finally:
         PyBuffer_Release(&body)
     return record
+
+
+cdef int take_body(Message message, Py_buffer* body) except -1:
+    """The bytes of a body; the caller releases them."""
+    try:
+        PyObject_GetBuffer(message.body, body, PyBUF_SIMPLE)
+    except (TypeError, BufferError):
+        raise InvalidMessage("body", repr(type(message.body)), "bytes, or what can be read as such") from None
+    return 0
 
 
 cdef bytes born_host_of(Message message, bytes store_host):

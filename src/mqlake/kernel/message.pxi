@@ -30,6 +30,7 @@ cdef inline int64_t now_ms() noexcept nogil:
     return <int64_t> now.tv_sec * 1000 + now.tv_nsec // 1000000
 
 
+@cython.no_gc                   # texts, numbers and a body: no cycle leads through it
 @cython.freelist(64)
 cdef class Message:
     """A message to be stored. `tags` and `keys` are written as the properties that RocketMQ knows them by."""
@@ -95,6 +96,7 @@ cdef list split_keys(dict properties):
     return [key for key in properties.get(KEYS, "").split(" ") if key]
 
 
+@cython.no_gc
 @cython.freelist(64)
 cdef class PutReceipt:
     """What a put answers: where the message is, and how safe."""
@@ -143,6 +145,7 @@ cdef class PutReceipt:
                 f"physical_offset={self.physical_offset}, size={self.size}, {self.durability!r})")
 
 
+@cython.no_gc
 cdef class StoredRecord:
     """One record's bytes, copied out of the log. Its header is parsed when it is made, and it must be whole."""
 

@@ -135,6 +135,7 @@ class LogWriter(CommitLog):
         self._marker_ends: dict[int, int] = {}
         self._new_names = False
         self._file: MappedFile | None = None
+        self._target: mmap.mmap | None = None
 
     def open(
         self,
@@ -274,6 +275,7 @@ class LogWriter(CommitLog):
     def _close_file(self, file: MappedFile) -> None:
         self._appender.close()
         position = self._appender.position
+        assert self._target is not None, "a file that is written has a target"
         if file.size - position >= MARKER_SIZE:
             MARKER.pack_into(self._target, position, file.size - position, MARKER_MAGIC)
         self._marker_ends[file.start] = min(file.size, position + MARKER_SIZE)
@@ -286,6 +288,13 @@ class LogWriter(CommitLog):
         with self._lock:
             self._appender.close()
             self.refusal = refusal
+
+    def close(self) -> None:
+        """Let go of the file that was written; `refuse` came before."""
+        self._appender.release()
+        self._file = None
+        self._target = None
+        self._buffers.clear()
 
     # ---- commit and sync
 

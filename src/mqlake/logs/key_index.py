@@ -135,3 +135,4 @@ class KeyIndex:
 
     def close(self) -> None:
         self._files = ()
+        self._dirty.clear()

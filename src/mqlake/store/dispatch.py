@@ -28,6 +28,8 @@ STRETCH_BYTES = 2 << 20
 """Log bytes of one step: long enough to be worth a call, short enough to serve waiting readers."""
 REST_S = 0.001
 QUIET_ROUNDS = 20
+MAX_QUEUE_OFFSET = 1 << 58
+"""Its entry's place must fit into 64 bits."""
 _log = logging.getLogger(__name__)
 
 
@@ -108,7 +110,7 @@ class Dispatcher:
 
     def _write_run(self, topic: str, queue_id: int, first: int, entries: bytes) -> None:
         """Entries into their queue. What a damaged header names must neither lead elsewhere nor fill the disk."""
-        placed = can_be_folder(topic) and queue_id >= 0 and first >= 0
+        placed = can_be_folder(topic) and queue_id >= 0 and 0 <= first < MAX_QUEUE_OFFSET
         if not placed or not self._queues.get_or_create(topic, queue_id).write(first, entries):
             _log.error("no queue takes entry %d of queue %d of topic %r: its record is damaged", first, queue_id, topic)
             self.damage.append((ENTRY.unpack_from(entries)[0], sum(ENTRY.unpack_from(entries, len(entries) - 20)[:2])))

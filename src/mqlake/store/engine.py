@@ -73,6 +73,13 @@ class _Side:
     def follow(self) -> None:
         """Learn what another process did; nothing to do for the writer."""
 
+    def _let_go(self) -> None:
+        """Of all files, so that their volume can be unmounted; views that callers hold stay valid."""
+        self.queues.close()
+        if self.index is not None:
+            self.index.close()
+        self.log_files.close()
+
     def scan_range(self, start: int | None, end: int | None) -> tuple[int, int]:
         """A byte range inside of the log; OffsetOutOfRange where it is not."""
         first, stop = self.log.first_offset, self.readable_end()
@@ -255,12 +262,12 @@ class Engine(_Side):
         self._preallocator.close()
         if self._pool is not None:
             self._pool.close()
+        self.log.close()
         self.positions.close()
         if clean:
             self.layout.abort.unlink(missing_ok=True)
             sync_directory(self.layout.root)
-        self.queues.close()
-        self.log_files.close()
+        self._let_go()
         self._lock.release()
 
 
@@ -377,7 +384,7 @@ class Follower(_Side):
         )
 
     def close(self) -> None:
-        self.queues.close()
-        self.log_files.close()
+        self._let_go()
+        self._positions = None
         if self._own_files is not None:
             self._own_files.cleanup()

@@ -144,6 +144,8 @@ class MessageStore:
         return receipt
 
     def _level(self, durability: Durability) -> Durability:
+        if not isinstance(durability, Durability):
+            raise InvalidConfig("durability", durability, f"must be one of {', '.join(map(str, Durability))}")
         if durability > Durability.DISK:
             raise InvalidConfig("durability", durability.name, "no replica is attached; use DISK or less")
         return max(durability, self._unforced)
@@ -263,11 +265,13 @@ class MessageStore:
     @property
     def first_offset(self) -> int:
         """Where the log begins."""
+        self._require_open()
         return self._side.log.first_offset
 
     @property
     def end_offset(self) -> int:
         """Where the log ends for readers."""
+        self._require_open()
         self._side.follow()
         return self._side.readable_end()
 
@@ -279,6 +283,7 @@ class MessageStore:
 
     def wait_dispatched(self, timeout_s: float = 10.0) -> bool:
         """Wait until all that was put and may be seen is in its queue and in the index; whether it was in time."""
+        self._require_open()
         if self._writer is None:
             return True
         deadline = time.monotonic() + timeout_s

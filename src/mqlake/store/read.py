@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from mmap import mmap
 from struct import Struct
 from typing import NamedTuple
 
@@ -182,18 +183,28 @@ class Reader:
         """The first message of a queue stored at or after a time; the queue's end where there is none."""
         queue = self._queues.get(topic, queue_id)
         first, end = queue.first_offset(self._log.first_offset), queue.end
-        files, log_files = queue.files, self._log.files
+        log_file_at = self._log.files.file_at
 
-        def timestamp_of(number: int) -> int:
-            entry_file = files.file_at(number * ENTRY_SIZE)
-            if entry_file is None:
-                return 0
-            offset = _INT64.unpack_from(entry_file.pages, number * ENTRY_SIZE - entry_file.start)[0]
-            file = log_files.file_at(offset)
+        def timestamp_of(pages: mmap, position: int) -> int:
+            offset = _INT64.unpack_from(pages, position)[0]
+            file = log_file_at(offset)
             if file is None:
                 return 0
-            at = offset - file.start
-            wide = file.pages[at + 39] & _BORN_IPV6
-            return int(_INT64.unpack_from(file.pages, at + (68 if wide else 56))[0])
+            at = offset - file.start + (68 if file.pages[offset - file.start + 39] & _BORN_IPV6 else 56)
+            return int(_INT64.unpack_from(file.pages, at)[0])
 
-        return first + bisect_left(range(first, end), timestamp_ms, key=timestamp_of)
+        # First the file of the queue, by the times of the files' first entries; then the entry in it.
+        per_file = queue.files.file_size // ENTRY_SIZE
+        borders = range(first - first % per_file + per_file, end, per_file)
+        files = [queue.files.file_at(number * ENTRY_SIZE) for number in (first, *borders)]
+        later = [file for file in files[1:] if file is not None]
+        chosen = bisect_left(later, timestamp_ms, key=lambda file: timestamp_of(file.pages, 0))
+        low = max(first, borders[chosen - 1]) if chosen else first
+        file = files[chosen]
+        if file is None:
+            return low
+        pages, start = file.pages, file.start
+        numbers = range(low, min(end, low - low % per_file + per_file))
+        return low + bisect_left(
+            numbers, timestamp_ms, key=lambda number: timestamp_of(pages, number * ENTRY_SIZE - start)
+        )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mqlake.errors import InvalidMessage
-from mqlake.kernel.reference.encode import born_host_of, encode_record
+from mqlake.kernel.reference.encode import body_of, born_host_of, encode_record
 from mqlake.kernel.reference.message import Message, PutReceipt
 from mqlake.kernel.types import Writable
 
@@ -71,6 +71,12 @@ class Appender:
         with self._mutex:
             self._is_open = False
 
+    def release(self) -> None:
+        """Close, and let go of the buffer and of the end's word."""
+        with self._mutex:
+            self._is_open = False
+            self._target = self._words = None
+
     def reopen(self) -> None:
         """Go on where `close` stopped."""
         self._is_open = self._target is not None
@@ -106,7 +112,7 @@ class Appender:
             for message in messages:
                 if message.sys_flag & 0xC:
                     raise InvalidMessage("batch", repr(message), "no transactions in a batch: put it alone")
-                self._require_size(len(message.body))
+                self._require_size(len(body_of(message)))
                 if message.topic not in self.states:
                     return None
             for message in messages:
@@ -135,7 +141,7 @@ class Appender:
         state = self.states.get(message.topic)
         if state is None:
             return None
-        self._require_size(len(message.body))
+        self._require_size(len(body_of(message)))
         size = self.size_of(message)
         if "INNER_MULTI_DISPATCH" in message.properties and not numbered_lights:
             return None

@@ -28,7 +28,7 @@ def encode_record(
     """The record of a message at a place in the log."""
     born_host = born_host_of(message, store_host)
     topic = message.topic.encode()
-    body = bytes(message.body)
+    body = body_of(message)
     properties = encode_properties(message.properties, append_crc)
     v2 = len(topic) > 127
     sys_flag = message.sys_flag & ~(BORN_IPV6 | STORE_IPV6)
@@ -54,6 +54,13 @@ def encode_record(
         crc = crc32(record[: -len(CRC_PROPERTY)]) & 0x7FFFFFFF
         record[-11:-1] = f"{crc:010d}"[::-1].encode()  # least significant digit first
     return bytes(record)
+
+
+def body_of(message: Message) -> bytes:
+    try:
+        return bytes(memoryview(message.body))
+    except (TypeError, BufferError):
+        raise InvalidMessage("body", repr(type(message.body)), "bytes, or what can be read as such") from None
 
 
 def born_host_of(message: Message, store_host: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 from mqlake.kernel.reference.hashing import crc32
 from mqlake.kernel.types import (
@@ -118,15 +119,16 @@ def walk_records(
 
 def decode_properties(data: Readable) -> dict[str, str]:
     """RocketMQ's property text as a dict: malformed parts are left out, of a name given twice the last counts."""
-    found = raw_properties(data)
-    return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in found.items()}
+    return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in _pairs(data)}
 
 
 def raw_properties(data: Readable) -> dict[bytes, bytes]:
-    """The same, in bytes."""
-    found = {}
+    """The same, in bytes: names that are no UTF-8 and read the same are still told apart."""
+    return dict(_pairs(data))
+
+
+def _pairs(data: Readable) -> Iterator[tuple[bytes, bytes]]:
     for part in bytes(data).split(b"\x02"):
         name, separator, value = part.partition(b"\x01")
         if separator and name and value:
-            found[name] = value
-    return found
+            yield name, value
