@@ -22,7 +22,7 @@ class Positions:
     """The words of one store; `words[APPENDED] = end` is all that a put does here."""
 
     def __init__(self, file: MappedFile) -> None:
-        self._file = file
+        self._file: MappedFile | None = file
         self.words = memoryview(file.pages).cast("q")
 
     @classmethod
@@ -60,6 +60,7 @@ class Positions:
 
     def close(self) -> None:
         """The writer leaves cleanly, and lets go of the page."""
-        self.words[WRITER] = 0
-        self.words.release()
-        del self._file
+        if self._file is not None:
+            self.words[WRITER] = 0
+            self.words.release()
+            self._file = None

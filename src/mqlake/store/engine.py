@@ -6,6 +6,7 @@ apart again in the reverse order.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import shutil
@@ -108,6 +109,9 @@ class Engine(_Side):
             self._mark_running()
             self._start(undo)
             undo.pop_all()
+        atexit.register(
+            self.close
+        )  # a program that ends without closing, or is interrupted while it does, still closes
 
     # ---- opening
 
@@ -269,6 +273,7 @@ class Engine(_Side):
             sync_directory(self.layout.root)
         self._let_go()
         self._lock.release()
+        atexit.unregister(self.close)
 
 
 class Follower(_Side):
