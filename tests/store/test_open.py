@@ -234,7 +234,10 @@ def test_a_closed_store_holds_no_file_so_that_its_volume_can_be_unmounted(
 
 
 def test_a_program_that_ends_without_closing_its_store_has_closed_it_all_the_same(tmp_path: Path) -> None:
-    program = "import sys; from pathlib import Path; from tests.helpers import *; open_small(Path(sys.argv[1])).put(message(1, queue_id=0))"
+    program = (
+        "import sys; from pathlib import Path; from tests.helpers import message, open_small\n"
+        "open_small(Path(sys.argv[1])).put(message(1, queue_id=0))"
+    )
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "s")], check=True, cwd=Path(__file__).parents[2])
     assert not (tmp_path / "s" / "abort").exists()
     with open_small(tmp_path / "s") as store:

@@ -49,5 +49,6 @@ populate = chosen.populate
 put_index_keys = chosen.put_index_keys
 read_records = chosen.read_records
 scan_columns = chosen.scan_columns
+seek_timestamp = chosen.seek_timestamp
 unlock_memory = chosen.unlock_memory
 walk_records = chosen.walk_records

@@ -1,7 +1,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from mqlake.kernel.types import Dispatched, Readable, Scanned, Writable
+from mqlake.kernel.types import Dispatched, LogFile, Readable, Scanned, Writable
 
 class Message:
     topic: str
@@ -175,6 +175,9 @@ def read_records(
 def match_record(
     log: Readable, position: int, end: int, physical_offset: int, topic: bytes, key: bytes, tag: bool, kind: type[Kind]
 ) -> Kind | None: ...
+def seek_timestamp(
+    entries: Readable, low: int, high: int, timestamp: int, file_at: Callable[[int], LogFile | None]
+) -> int: ...
 def put_index_keys(index: Writable, slot_count: int, entry_count: int, keys: Readable, first: int) -> int: ...
 def find_index_key(
     index: Readable,

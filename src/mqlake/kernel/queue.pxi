@@ -134,3 +134,47 @@ cdef bint has_key(Wanted* w, bytes key):
             return True
         at = stop + 1
     return False
+
+
+def seek_timestamp(entries, Py_ssize_t low, Py_ssize_t high, int64_t timestamp, file_at):
+    """The first of the entries [low, high) whose record was stored at or after a time; `high` where none was.
+
+    `file_at(offset)` gives the log file that covers an offset (its `start` and `pages`), or None: then the record is
+    gone, and older than any time.
+    """
+    cdef Py_buffer entry_view
+    cdef Py_buffer log_view
+    cdef bint has_log = False
+    cdef int64_t log_start = 0
+    cdef int64_t offset, at, found
+    cdef Py_ssize_t middle
+    PyObject_GetBuffer(entries, &entry_view, PyBUF_SIMPLE)
+    try:
+        if low < 0 or high > entry_view.len // ENTRY_SIZE:
+            raise ValueError(f"[{low}, {high}) is not inside of {entry_view.len // ENTRY_SIZE} entries")
+        while low < high:
+            middle = (low + high) // 2
+            offset = get64(<const uint8_t*> entry_view.buf + middle * ENTRY_SIZE)
+            if not has_log or not log_start <= offset < log_start + log_view.len:
+                if has_log:
+                    has_log = False
+                    PyBuffer_Release(&log_view)
+                file = file_at(offset)
+                if file is not None:
+                    PyObject_GetBuffer(file.pages, &log_view, PyBUF_SIMPLE)
+                    has_log = True
+                    log_start = file.start
+            found = -1
+            at = offset - log_start
+            if has_log and 0 <= at <= log_view.len - FIXED_SIZE:
+                found = get64(<const uint8_t*> log_view.buf + at + BORN_HOST_AT
+                              + (20 if (<const uint8_t*> log_view.buf)[at + SYS_FLAG_AT + 3] & BORN_IPV6 else 8))
+            if found < timestamp:
+                low = middle + 1
+            else:
+                high = middle
+    finally:
+        if has_log:
+            PyBuffer_Release(&log_view)
+        PyBuffer_Release(&entry_view)
+    return low

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mmap import mmap
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 Readable = bytes | bytearray | memoryview | mmap
 Writable = bytearray | memoryview | mmap
@@ -49,6 +49,15 @@ class RecordFields(NamedTuple):
     topic: str
     properties_at: int
     properties_size: int
+
+
+class LogFile(Protocol):
+    """A file of the log, as `seek_timestamp` needs it."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def pages(self) -> Readable: ...
 
 
 Run = tuple[str, int, int, bytes]

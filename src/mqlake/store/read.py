@@ -5,17 +5,14 @@ Every record is checked as it is copied out, CRC included: a damaged one is an e
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
-from mmap import mmap
-from struct import Struct
 from typing import NamedTuple
 
 from mqlake.codec.index_entry import key_hash, key_text
 from mqlake.codec.message_id import decode_message_id
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE
 from mqlake.errors import CorruptRecord, NoSuchMessage, OffsetOutOfRange, UnknownTopic
-from mqlake.kernel import match_record, read_records
+from mqlake.kernel import match_record, read_records, seek_timestamp
 from mqlake.kernel.types import REASONS
 from mqlake.logs.commit_log import CommitLog
 from mqlake.logs.consume_queue import ConsumeQueue
@@ -27,8 +24,6 @@ MAX_READ_BYTES = 32 << 20
 """One read returns no more than this, but at least one message."""
 END_OF_TIME = 2**63 - 1
 MAX_CANDIDATES = 1 << 20
-_INT64 = Struct(">q")
-_BORN_IPV6 = 0x10
 
 
 class QueueRange(NamedTuple):
@@ -182,29 +177,14 @@ class Reader:
     def seek_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The first message of a queue stored at or after a time; the queue's end where there is none."""
         queue = self._queues.get(topic, queue_id)
-        first, end = queue.first_offset(self._log.first_offset), queue.end
+        low, end = queue.first_offset(self._log.first_offset), queue.end
         log_file_at = self._log.files.file_at
-
-        def timestamp_of(pages: mmap, position: int) -> int:
-            offset = _INT64.unpack_from(pages, position)[0]
-            file = log_file_at(offset)
-            if file is None:
-                return 0
-            at = offset - file.start + (68 if file.pages[offset - file.start + 39] & _BORN_IPV6 else 56)
-            return int(_INT64.unpack_from(file.pages, at)[0])
-
-        # First the file of the queue, by the times of the files' first entries; then the entry in it.
-        per_file = queue.files.file_size // ENTRY_SIZE
-        borders = range(first - first % per_file + per_file, end, per_file)
-        files = [queue.files.file_at(number * ENTRY_SIZE) for number in (first, *borders)]
-        later = [file for file in files[1:] if file is not None]
-        chosen = bisect_left(later, timestamp_ms, key=lambda file: timestamp_of(file.pages, 0))
-        low = max(first, borders[chosen - 1]) if chosen else first
-        file = files[chosen]
-        if file is None:
-            return low
-        pages, start = file.pages, file.start
-        numbers = range(low, min(end, low - low % per_file + per_file))
-        return low + bisect_left(
-            numbers, timestamp_ms, key=lambda number: timestamp_of(pages, number * ENTRY_SIZE - start)
-        )
+        while low < end:  # file by file of the queue: most queries end in the one that holds the last entry before it
+            entries = queue.entries(low, end)
+            count = len(entries) // ENTRY_SIZE
+            at_last = count == 0 or low + count == end
+            if not at_last and seek_timestamp(entries, count - 1, count, timestamp_ms, log_file_at) == count:
+                low += count
+                continue
+            return low + seek_timestamp(entries, 0, count, timestamp_ms, log_file_at)
+        return low

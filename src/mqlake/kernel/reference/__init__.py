@@ -13,7 +13,7 @@ from mqlake.kernel.reference.hashing import crc32, java_hash
 from mqlake.kernel.reference.index import find_index_key, put_index_keys
 from mqlake.kernel.reference.memory import lock_memory, populate, unlock_memory
 from mqlake.kernel.reference.message import Message, PutReceipt, StoredRecord
-from mqlake.kernel.reference.queue import count_valid_entries, match_record, read_records
+from mqlake.kernel.reference.queue import count_valid_entries, match_record, read_records, seek_timestamp
 from mqlake.kernel.reference.record import check_record, decode_properties, walk_records
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "put_index_keys",
     "read_records",
     "scan_columns",
+    "seek_timestamp",
     "unlock_memory",
     "walk_records",
 ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
+from collections.abc import Callable
 from typing import TypeVar
 
 from mqlake.kernel.reference.message import StoredRecord
-from mqlake.kernel.reference.record import check_record, parse, raw_properties
-from mqlake.kernel.types import BAD_SIZE, Readable
+from mqlake.kernel.reference.record import BORN_IPV6, FIXED_SIZE, check_record, parse, raw_properties
+from mqlake.kernel.types import BAD_SIZE, LogFile, Readable
 
 Kind = TypeVar("Kind", bound=StoredRecord)
 ENTRY = struct.Struct(">qiq")  # physical offset, record size, tags code
@@ -77,3 +79,26 @@ def match_record(
     else:
         has_it = properties.get(b"UNIQ_KEY") == key or (bool(key) and key in properties.get(b"KEYS", b"").split(b" "))
     return kind(record) if has_it else None
+
+
+def seek_timestamp(
+    entries: Readable, low: int, high: int, timestamp: int, file_at: Callable[[int], LogFile | None]
+) -> int:
+    """The first of the entries [low, high) whose record was stored at or after a time; `high` where none was.
+
+    `file_at(offset)` gives the log file that covers an offset (its `start` and `pages`), or None: then the record is
+    gone, and older than any time.
+    """
+    if low < 0 or high > len(entries) // 20:
+        raise ValueError(f"[{low}, {high}) is not inside of {len(entries) // 20} entries")
+
+    def time_of(number: int) -> int:
+        offset = ENTRY.unpack_from(entries, number * 20)[0]
+        file = file_at(offset)
+        at = offset - file.start if file is not None else -1
+        if file is None or not 0 <= at <= len(file.pages) - FIXED_SIZE:
+            return -1
+        where = at + (68 if file.pages[at + 39] & BORN_IPV6 else 56)
+        return int.from_bytes(file.pages[where : where + 8], "big", signed=True)
+
+    return low + bisect_left(range(low, high), timestamp, key=time_of)

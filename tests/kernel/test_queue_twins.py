@@ -1,0 +1,89 @@
+"""Look-ups over queue entries: the compiled kernel answers as its plain twin does, on whole and on damaged records."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, NamedTuple
+
+import pytest
+
+from mqlake.kernel import reference
+from mqlake.kernel.hosts import pack_host
+from tests.kernel.twins import compiled
+
+HOST = pack_host("10.0.0.1:10911")
+
+
+class File(NamedTuple):
+    start: int
+    pages: bytes
+
+
+def log_of(seed: int) -> tuple[list[File], bytes, list[int]]:
+    """Two files of records with rising times, the entries of one queue over them, and the records' offsets."""
+    draw = random.Random(seed)
+    files: list[File] = []
+    entries: list[bytes] = []
+    offsets: list[int] = []
+    time = 1000
+    for start in (0, 8192):
+        pages = bytearray(8192)
+        position = 0
+        while position < 6000:
+            time += draw.choice([0, 0, 1, 7])
+            message = reference.Message(
+                draw.choice(["orders", "order", "payments"]),
+                draw.randbytes(draw.randrange(200)),
+                keys=draw.choice(["", "a", "a b", "ab c", "标签 b"]),
+                tags=draw.choice([None, "a", "b"]),
+                properties=draw.choice([None, {"UNIQ_KEY": "b"}]),
+                born_host=draw.choice([None, "[::1]:1"]),
+                born_timestamp=1,
+            )
+            record = reference.encode_record(message, 0, len(entries), start + position, time, HOST, False)
+            pages[position : position + len(record)] = record
+            entries.append(reference.queue.ENTRY.pack(start + position, len(record), 0))
+            offsets.append(start + position)
+            position += len(record)
+        files.append(File(start, bytes(pages)))
+    return files, b"".join(entries), offsets
+
+
+def outcome(twin: Any, name: str, *arguments: Any) -> object:
+    try:
+        answer = getattr(twin, name)(*arguments)
+    except ValueError as error:
+        return str(error)
+    return answer.record if hasattr(answer, "record") else answer
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_compiled_look_ups_by_time_agree_with_the_reference(seed: int) -> None:
+    files, entries, offsets = log_of(seed)
+
+    def file_at(offset: int) -> File | None:
+        return next((file for file in files[seed % 2 :] if file.start <= offset < file.start + 8192), None)
+
+    count = len(offsets)
+    for low, high in ((0, count), (3, count - 3), (count, count), (-1, 2), (0, count + 1)):
+        for time in range(990, 1500, 3):
+            arguments = entries, low, high, time, file_at
+            assert outcome(compiled(), "seek_timestamp", *arguments) == outcome(reference, "seek_timestamp", *arguments)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_compiled_key_matches_agree_with_the_reference(seed: int) -> None:
+    files, _, offsets = log_of(seed)
+    draw = random.Random(seed)
+    for offset in offsets:
+        file = files[offset // 8192]
+        pages = bytearray(file.pages)
+        if draw.random() < 0.3:
+            pages[offset - file.start + draw.randrange(160)] ^= 1 << draw.randrange(8)
+        for topic in (b"orders", b"order", b""):
+            for key in ("a", "b", "ab", "标签", "", " "):
+                for tag in (False, True):
+                    place = bytes(pages), offset - file.start, 8192, offset, topic, key.encode(), tag
+                    assert outcome(compiled(), "match_record", *place, compiled().StoredRecord) == outcome(
+                        reference, "match_record", *place, reference.StoredRecord
+                    )
