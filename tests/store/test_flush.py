@@ -317,6 +317,30 @@ def _dispatched(tmp_path: Path) -> int:
     return latest.dispatched if latest else -1
 
 
+def test_queues_that_could_not_be_synced_get_no_checkpoint_and_are_written_again_from_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failed = os.fdatasync, [0]
+
+    def fails_once(descriptor: int) -> None:
+        if "/consumequeue/" in os.readlink(f"/proc/self/fd/{descriptor}") and not failed[0]:
+            failed[0] += 1
+            raise OSError(5, "Input/output error")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", fails_once)
+    settings = FlushConfig(queue_interval_ms=10, queue_thorough_interval_ms=30)
+    with open_small(tmp_path / "s", flush=settings) as store:
+        store.put(message(1, queue_id=0))
+        assert eventually(lambda: store.stats().failure is not None)
+        time.sleep(0.1)  # a later sync would succeed, and prove nothing
+        assert not (tmp_path / "s" / "mqlake" / "checkpoint").exists()
+        store.put(message(2, queue_id=0))
+    assert (tmp_path / "s" / "abort").exists()
+    with open_small(tmp_path / "s") as store:
+        assert bodies(store) == [b"body 1", b"body 2"]
+
+
 def test_a_checkpoint_torn_by_a_power_cut_leaves_the_one_before_it(tmp_path: Path) -> None:
     from mqlake.store.checkpoint import SLOT_SIZE, CheckpointFile
 

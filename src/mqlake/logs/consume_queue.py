@@ -17,7 +17,6 @@ from pathlib import Path
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER, FILLER_SIZE, QueueEntry
 from mqlake.files.mapped_file import MappedFile
 from mqlake.files.mapped_file_queue import MappedFileQueue
-from mqlake.files.names import file_name
 from mqlake.kernel import count_valid_entries
 
 MAX_GAP_BYTES = 64 << 20
@@ -152,12 +151,7 @@ class ConsumeQueue:
                 file.sync()
 
     @property
-    def newest_record_end(self) -> int:
-        """Where the record of the last entry ends in the log; 0 for a queue without messages."""
+    def last_entry(self) -> QueueEntry | None:
+        """The last entry that names a message; None where the last one does not, or there is none."""
         entry = self.entry(self.end - 1) if self.end > self.files.first_offset // ENTRY_SIZE else None
-        return 0 if entry is None or entry.size == FILLER_SIZE else entry.physical_offset + entry.size
-
-    def path_of(self, number: int) -> Path:
-        """The file that holds an entry."""
-        position = number * ENTRY_SIZE
-        return self.files.directory / file_name(position - position % self.files.file_size)
+        return None if entry is None or entry.size == FILLER_SIZE else entry

@@ -90,7 +90,7 @@ def decode_slot(data: bytes) -> Checkpoint | None:
 class Checkpointer:
     """Every so often: queues and index to the disk, then both checkpoints."""
 
-    def __init__(self, config: FlushConfig, checkpoint: Callable[[], None]) -> None:
+    def __init__(self, config: FlushConfig, checkpoint: Callable[[], object]) -> None:
         self._config = config
         self._checkpoint = checkpoint
         self._stopping = threading.Event()

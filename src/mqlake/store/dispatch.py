@@ -25,7 +25,9 @@ from mqlake.logs.key_index import KeyIndex
 from mqlake.logs.topic_table import can_be_folder
 
 STRETCH_BYTES = 2 << 20
-"""Log bytes of one step: long enough to be worth a call, short enough to serve waiting readers."""
+MAX_STRETCH_BYTES = 64 << 20
+"""Log bytes of one step. Each step waits for the interpreter lock a few times, behind a busy writer for milliseconds
+each: the farther dispatch is behind, the longer its steps."""
 REST_S = 0.001
 QUIET_ROUNDS = 20
 MAX_QUEUE_OFFSET = 1 << 58
@@ -89,7 +91,7 @@ class Dispatcher:
             stretch.position,
             stretch.end,
             stretch.log_start,
-            STRETCH_BYTES,
+            min(max(STRETCH_BYTES, limit - position), MAX_STRETCH_BYTES),
             self._delays_ms,
             self._index is not None,
             self._index_tags,

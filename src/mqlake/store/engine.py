@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from mqlake.config import StoreConfig
-from mqlake.errors import OffsetOutOfRange, StoreClosed
+from mqlake.errors import OffsetOutOfRange, StoreClosed, StoreError
 from mqlake.files.layout import Layout
 from mqlake.files.lock import StoreLock, writer_of
 from mqlake.files.mapped_file import sync_directory
@@ -178,7 +178,8 @@ class Engine(_Side):
         self._committer = None
         if self._pool is not None:
             self._committer = Committer(self.log, config.pool, self._wake_dispatcher, self.flusher.fail)
-        self._checkpointer = Checkpointer(config.flush, self.write_checkpoint)
+        self._derived_failure: Exception | None = None
+        self._checkpointer = Checkpointer(config.flush, self._try_checkpoint)
 
     def _queue_count(self, topic: str) -> int:
         """How many queues messages without a queue id are spread over."""
@@ -211,21 +212,33 @@ class Engine(_Side):
         last_record, timestamp = self.dispatcher.last_record, self.dispatcher.last_timestamp
         if last_record < 0:
             last_record, timestamp = self.recovery.end.last_record, self.recovery.end.last_timestamp
-        if last_record < 0 and self._checkpoint_file.latest is not None:
-            last_record = self._checkpoint_file.latest.last_record
         self.flusher.wait_until_durable(dispatched)
         for queue in self.queues.open_queues():
             queue.sync()
         if self.index is not None:
             self.index.sync()
-        generation = self.positions.generation
-        self._checkpoint_file.write(dispatched, last_record, clean=clean, generation=generation)
+        self._checkpoint_file.write(dispatched, last_record, clean=clean, generation=self.positions.generation)
         if timestamp:
             index_timestamp = timestamp if self.index is not None else 0
             write_rocket_checkpoint(self.layout, timestamp, index_timestamp, dispatched)
 
+    def _try_checkpoint(self, *, clean: bool = False) -> bool:
+        """Write a checkpoint if that can be true; whether it was written.
+
+        Once a sync of queues or index has failed, no later one proves that they are whole: there are no more
+        checkpoints, and the next opening writes them again from the log.
+        """
+        if self._derived_failure is None:
+            try:
+                self.write_checkpoint(clean=clean)
+                return True
+            except (StoreError, OSError) as error:
+                self._derived_failure = error
+                _log.error("no checkpoint: %s", error)
+        return False
+
     def stats(self) -> StoreStats:
-        failure = self.flusher.failure or self.dispatcher.failure
+        failure = self.flusher.failure or self.dispatcher.failure or self._derived_failure
         return StoreStats(
             first_offset=self.log.first_offset,
             appended_end=self.log.end,
@@ -261,8 +274,7 @@ class Engine(_Side):
         self.dispatcher.close()
         self._checkpointer.close()
         clean = durable and caught_up and self.dispatcher.dispatched >= self.log.end
-        if clean:
-            self.write_checkpoint(clean=True)
+        clean = clean and self._try_checkpoint(clean=True)
         self._preallocator.close()
         if self._pool is not None:
             self._pool.close()

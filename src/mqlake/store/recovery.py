@@ -18,6 +18,7 @@ import logging
 import time
 from typing import NamedTuple
 
+from mqlake.codec.queue_entry import QueueEntry
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.kernel import check_record, walk_records
@@ -59,8 +60,10 @@ class Recovery(NamedTuple):
 def recover(layout: Layout, log: MappedFileQueue, queues: ConsumeQueues, checkpoint: Checkpoint | None) -> Recovery:
     """Find the log's end and what can be trusted. Reads only; `cut_tail` does the cutting."""
     began = time.monotonic()
-    trusted, reason = _trusted_offset(layout, log, queues, checkpoint)
+    trusted, last_record, reason = _trusted_offset(layout, log, queues, checkpoint)
     end = find_end(log, trusted)
+    if end.last_record < 0:
+        end = end._replace(last_record=last_record)
     took = round((time.monotonic() - began) * 1000)
     if took > 1000:
         _log.info(
@@ -76,23 +79,24 @@ def recover(layout: Layout, log: MappedFileQueue, queues: ConsumeQueues, checkpo
 
 def _trusted_offset(
     layout: Layout, log: MappedFileQueue, queues: ConsumeQueues, checkpoint: Checkpoint | None
-) -> tuple[int, str]:
+) -> tuple[int, int, str]:
+    """Up to where the log is trusted, the last record before that, and why."""
     if not log.starts:
-        return 0, "new"
+        return 0, -1, "new"
     if layout.abort.exists():
-        return log.first_offset, "unclean stop"
+        return log.first_offset, -1, "unclean stop"
     if checkpoint is not None and checkpoint.clean and _still_holds(log, checkpoint):
-        return checkpoint.dispatched, "checkpoint"
-    newest = newest_record_end(log, queues)
+        return checkpoint.dispatched, checkpoint.last_record, "checkpoint"
+    newest = newest_record(log, queues)
     if newest is None:
-        return log.first_offset, "unclean stop"
-    return newest, "clean stop"
+        return log.first_offset, -1, "unclean stop"
+    return newest.physical_offset + newest.size, newest.physical_offset, "clean stop"
 
 
 def _still_holds(log: MappedFileQueue, checkpoint: Checkpoint) -> bool:
     """The last record that the checkpoint saw is still there: the log was not cut or replaced since."""
     if checkpoint.last_record < log.first_offset:
-        return checkpoint.dispatched >= log.first_offset and checkpoint.last_record < 0
+        return checkpoint.dispatched == log.first_offset
     file = log.file_at(checkpoint.last_record)
     if file is None:
         return False
@@ -102,21 +106,16 @@ def _still_holds(log: MappedFileQueue, checkpoint: Checkpoint) -> bool:
     return size > 0 and (end == checkpoint.dispatched or (end < checkpoint.dispatched == file.end))
 
 
-def newest_record_end(log: MappedFileQueue, queues: ConsumeQueues) -> int | None:
-    """The end of the newest record that a queue names; None where a queue disagrees with the log, or none names any."""
+def newest_record(log: MappedFileQueue, queues: ConsumeQueues) -> QueueEntry | None:
+    """The newest record that a queue names; None where it does not hold, or no queue names any."""
     queues.log_end = log.end_offset
-    newest = max((queue.newest_record_end for _, _, queue in queues.all()), default=0)
-    if newest <= log.first_offset:
+    entries = [queue.last_entry for _, _, queue in queues.all()]
+    newest = max((entry for entry in entries if entry is not None), default=None)
+    file = log.file_at(newest.physical_offset) if newest is not None else None
+    if newest is None or file is None:
         return None
-    for _, _, queue in queues.all():
-        entry = queue.entry(queue.end - 1)
-        if entry is not None and queue.newest_record_end == newest:
-            file = log.file_at(entry.physical_offset)
-            if file is None:
-                return None
-            size = check_record(file.pages, entry.physical_offset - file.start, file.size, entry.physical_offset, True)
-            return newest if size == entry.size else None
-    return None
+    size = check_record(file.pages, newest.physical_offset - file.start, file.size, newest.physical_offset, True)
+    return newest if size == newest.size else None
 
 
 def find_end(log: MappedFileQueue, start: int) -> LogEnd:
