@@ -59,6 +59,7 @@ def test_the_file_that_is_needed_now_comes_before_the_one_ahead(
         taker.start()
     for taker in takers:
         taker.join()
+    assert eventually(lambda: 3 * SIZE in made)
     maker.close()
     assert made.index(0) < made.index(3 * SIZE)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,9 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> GoldenStore:
 
 
 @pytest.mark.parametrize("read_only", [True, False], ids=["read-only", "recovered"])
-def test_every_message_and_every_record_is_what_rocketmq_serves(golden: GoldenStore, read_only: bool) -> None:
+def test_every_message_and_every_record_is_what_rocketmq_serves(
+    golden: GoldenStore, read_only: bool, record_property: Callable[[str, object], None]
+) -> None:
     lines = lines_of(golden.path, golden, read_only=read_only)
     expected = GoldenStore(REFUSED_BY_ROCKETMQ.get(golden.name, golden.name), golden.path.parent / "expected")
     kinds = ("message", "unreadable", "record", "blank", "end")
@@ -52,10 +55,16 @@ def test_every_message_and_every_record_is_what_rocketmq_serves(golden: GoldenSt
     store, wanted_store = lines[0], expected.expected("store")[0]
     for field in ("load", "minPhyOffset", "maxPhyOffset", "queues", "settings"):
         assert store[field] == wanted_store[field]
+    if not read_only:
+        release = "4.9.8" if golden.name.startswith("v4") else "5.5.1"
+        counts = {f"{kind}s": len(of_kind(lines, kind)) for kind in ("message", "record")}
+        record_property(f"compared: mqlake on stores of RocketMQ {release}", {"stores": 1, **counts})
 
 
 @pytest.mark.parametrize("read_only", [True, False], ids=["read-only", "recovered"])
-def test_every_key_look_up_finds_what_rocketmq_finds(golden: GoldenStore, read_only: bool) -> None:
+def test_every_key_look_up_finds_what_rocketmq_finds(
+    golden: GoldenStore, read_only: bool, record_property: Callable[[str, object], None]
+) -> None:
     lines = lines_of(golden.path, golden, read_only=read_only)
     expected = GoldenStore(REFUSED_BY_ROCKETMQ.get(golden.name, golden.name), golden.path.parent / "expected")
     for kind in ("key", "tag"):
@@ -66,6 +75,9 @@ def test_every_key_look_up_finds_what_rocketmq_finds(golden: GoldenStore, read_o
             assert all(found[key] >= wanted[key] for key in wanted)
         else:
             assert found == wanted
+        if not read_only:
+            release = "4.9.8" if golden.name.startswith("v4") else "5.5.1"
+            record_property(f"compared: mqlake on stores of RocketMQ {release}", {f"{kind} look-ups": len(wanted)})
 
 
 def test_a_read_only_open_changes_nothing(golden: GoldenStore) -> None:

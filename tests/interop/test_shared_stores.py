@@ -6,6 +6,7 @@ import base64
 import random
 import shutil
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ VERSIONS = ["4.9.8", "5.5.1"]
 
 pytestmark = [
     pytest.mark.skipif(available() is not None, reason=f"real RocketMQ cannot run here: {available()}"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     pytest.mark.xdist_group("rocketmq"),
 ]
 
@@ -94,17 +95,21 @@ def our_store(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_rocketmq_serves_every_message_that_mqlake_wrote(version: str, our_store: Path, tmp_path: Path) -> None:
+def test_rocketmq_serves_every_message_that_mqlake_wrote(
+    version: str, our_store: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     ours = comparable(our_lines(our_store))
     theirs = comparable(dumped_by(version, our_store, tmp_path))
     assert theirs == ours
-    counts = {kind: sum(line["kind"] == kind for line in theirs) for kind in ("message", "record", "key")}
-    print(f"\nRocketMQ {version} on a store of mqlake: {counts}, all equal")
-    assert counts["message"] > 300
+    counts = counts_of(theirs)
+    record_property(f"compared: RocketMQ {version} on a store of mqlake", counts)
+    assert counts["messages"] > 300
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_rocketmq_and_mqlake_write_the_same_store_by_turns(version: str, our_store: Path, tmp_path: Path) -> None:
+def test_rocketmq_and_mqlake_write_the_same_store_by_turns(
+    version: str, our_store: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     """Each goes on where the other stopped: numbers, queues and keys run through."""
     rocketmq = RocketMQ(version)
     rocketmq.write(our_store, SETTINGS, plain_lines(2, 60))
@@ -116,6 +121,11 @@ def test_rocketmq_and_mqlake_write_the_same_store_by_turns(version: str, our_sto
     ours = comparable(our_lines(our_store))
     assert comparable(dumped_by(version, our_store, tmp_path)) == ours
     assert sum(line["kind"] == "message" and line["cqTopic"] == "orders" for line in ours) > 120
+    record_property(f"compared: RocketMQ {version} and mqlake by turns on one store", counts_of(ours))
+
+
+def counts_of(lines: list[dict[str, Any]]) -> dict[str, int]:
+    return {f"{kind}s": sum(line["kind"] == kind for line in lines) for kind in ("message", "record", "key")}
 
 
 def plain_lines(seed: int, count: int) -> list[dict[str, Any]]:
