@@ -16,4 +16,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 totals.setdefault(name.removeprefix("compared: "), Counter()).update(counts)
     for title, counter in sorted(totals.items()):
         told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(counter.items()))
-        terminalreporter.write_line(f"{title}: {told}, all equal")
+        terminalreporter.write_line(f"{title}: {told}, none missing")

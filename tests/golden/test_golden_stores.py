@@ -36,6 +36,15 @@ def offsets_by_key(lines: list[Line]) -> dict[tuple[str, str], set[int]]:
     return {(line["topic"], line["key"]): set(line["offsets"]) for line in lines}
 
 
+def expectation_of(golden: GoldenStore) -> GoldenStore:
+    """The store whose dump says what must be served."""
+    return GoldenStore(REFUSED_BY_ROCKETMQ.get(golden.name, golden.name), golden.path.parent / "expected")
+
+
+def release_of(golden: GoldenStore) -> str:
+    return "4.9.8" if golden.name.startswith("v4") else "5.5.1"
+
+
 @pytest.fixture(params=NAMES)
 def golden(request: pytest.FixtureRequest, tmp_path: Path) -> GoldenStore:
     return GoldenStore(request.param, tmp_path)
@@ -46,7 +55,7 @@ def test_every_message_and_every_record_is_what_rocketmq_serves(
     golden: GoldenStore, read_only: bool, record_property: Callable[[str, object], None]
 ) -> None:
     lines = lines_of(golden.path, golden, read_only=read_only)
-    expected = GoldenStore(REFUSED_BY_ROCKETMQ.get(golden.name, golden.name), golden.path.parent / "expected")
+    expected = expectation_of(golden)
     kinds = ("message", "unreadable", "record", "blank", "end")
     found, wanted = of_kind(lines, *kinds), expected.expected(*kinds)
     if golden.name in REFUSED_BY_ROCKETMQ:  # another run of the same messages: its times differ
@@ -56,9 +65,8 @@ def test_every_message_and_every_record_is_what_rocketmq_serves(
     for field in ("load", "minPhyOffset", "maxPhyOffset", "queues", "settings"):
         assert store[field] == wanted_store[field]
     if not read_only:
-        release = "4.9.8" if golden.name.startswith("v4") else "5.5.1"
         counts = {f"{kind}s": len(of_kind(lines, kind)) for kind in ("message", "record")}
-        record_property(f"compared: mqlake on stores of RocketMQ {release}", {"stores": 1, **counts})
+        record_property(f"compared: mqlake on stores of RocketMQ {release_of(golden)}", {"stores": 1, **counts})
 
 
 @pytest.mark.parametrize("read_only", [True, False], ids=["read-only", "recovered"])
@@ -66,7 +74,7 @@ def test_every_key_look_up_finds_what_rocketmq_finds(
     golden: GoldenStore, read_only: bool, record_property: Callable[[str, object], None]
 ) -> None:
     lines = lines_of(golden.path, golden, read_only=read_only)
-    expected = GoldenStore(REFUSED_BY_ROCKETMQ.get(golden.name, golden.name), golden.path.parent / "expected")
+    expected = expectation_of(golden)
     for kind in ("key", "tag"):
         found, wanted = offsets_by_key(of_kind(lines, kind)), offsets_by_key(expected.expected(kind))
         if kind == "tag" and golden.name in INDEXED_TAGS_HERE:
@@ -76,8 +84,9 @@ def test_every_key_look_up_finds_what_rocketmq_finds(
         else:
             assert found == wanted
         if not read_only:
-            release = "4.9.8" if golden.name.startswith("v4") else "5.5.1"
-            record_property(f"compared: mqlake on stores of RocketMQ {release}", {f"{kind} look-ups": len(wanted)})
+            record_property(
+                f"compared: mqlake on stores of RocketMQ {release_of(golden)}", {f"{kind} look-ups": len(wanted)}
+            )
 
 
 def test_a_read_only_open_changes_nothing(golden: GoldenStore) -> None:

@@ -134,11 +134,6 @@ class MappedFileQueue:
             self._files.pop(start, None)
             (self.directory / file_name(start)).unlink(missing_ok=True)
 
-    def open_files(self) -> list[MappedFile]:
-        """Those files that are mapped now."""
-        with self._lock:
-            return list(self._files.values())
-
     def close(self) -> None:
         """Let go of the files; views that are still held stay valid."""
         with self._lock:

@@ -60,10 +60,6 @@ class KeyIndex:
         return len(self._files)
 
     @property
-    def paths(self) -> list[Path]:
-        return [file.path for file in self._files]
-
-    @property
     def end_offset(self) -> int:
         """The physical offset of the newest message that is indexed."""
         return self._header(self._files[-1]).end_offset if self._files else -1
@@ -116,9 +112,6 @@ class KeyIndex:
 
     def _header(self, file: MappedFile) -> IndexHeader:
         return IndexHeader.decode(file.pages[: HEADER.size])
-
-    def headers(self) -> list[IndexHeader]:
-        return [self._header(file) for file in self._files]
 
     def destroy(self) -> None:
         """Delete all files: the index is to be built again."""

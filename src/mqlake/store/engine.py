@@ -67,6 +67,22 @@ class _Side:
         self.batch_queues = BatchQueues(self.layout.batch_queues, batch_queue_file_size(self.layout), log.committed)
         self.reader = Reader(log, self.queues, self.batch_queues, self.index, self.readable_end)
 
+    def _dispatch(self, start: int, end: int, words: memoryview) -> Dispatcher:
+        """Dispatch [start, end) of the log here and now; the dispatcher, to go on with."""
+        dispatcher = Dispatcher(
+            self.log,
+            self.queues,
+            self.index,
+            words,
+            start=start,
+            delays_ms=self.config.delays_ms,
+            index_tags=self.config.index.tags,
+            foreign_topics=frozenset(self.batch_queues.topics()),
+        )
+        while dispatcher.step(end):
+            pass
+        return dispatcher
+
     def readable_end(self) -> int:
         """Where readers of the log must stop."""
         raise NotImplementedError
@@ -131,18 +147,7 @@ class Engine(_Side):
                 self.index.destroy()
             else:
                 self.index.resume()
-        self.dispatcher = Dispatcher(
-            self.log,
-            self.queues,
-            self.index,
-            self.positions.words,
-            start=self.recovery.trusted,
-            delays_ms=self.config.delays_ms,
-            index_tags=self.config.index.tags,
-            foreign_topics=frozenset(self.batch_queues.topics()),
-        )
-        while self.dispatcher.step(end):
-            pass
+        self.dispatcher = self._dispatch(self.recovery.trusted, end, self.positions.words)
         if self.recovery.rebuilds:
             cut_queues(self.queues)
 
@@ -325,18 +330,8 @@ class Follower(_Side):
         self.queues.trust_up_to(self._dispatched)
 
     def _dispatch_to_own_files(self) -> None:
-        dispatcher = Dispatcher(
-            self.log,
-            self.queues,
-            self.index,
-            memoryview(bytearray(4096)).cast("q"),
-            start=self.log.first_offset,
-            delays_ms=self.config.delays_ms,
-            index_tags=self.config.index.tags,
-            foreign_topics=frozenset(self.batch_queues.topics()),
-        )
-        while dispatcher.step(self._dispatched):
-            pass
+        nobodys_words = memoryview(bytearray(4096)).cast("q")
+        self._dispatch(self.log.first_offset, self._dispatched, nobodys_words)
 
     def _follow_writer(self) -> bool:
         """Begin to follow the writer, if there is one: the lock says so, for the positions outlive a crash."""
