@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mqlake import CommitLogConfig, ConsumeQueueConfig, IndexConfig, Message, MessageStore
+from mqlake.logs.commit_log import LogWriter
 
 covers = pytest.mark.covers
 """Names the capabilities (docs/capabilities.md) that a test would miss."""
@@ -40,6 +41,11 @@ def bodies(store: MessageStore, topic: str = "orders", queue_id: int = 0, start:
     while batch := store.read(topic, queue_id=queue_id, start=start + len(found), limit=100):
         found += [m.body for m in batch]
     return found
+
+
+def sync_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores opened from here on sync their log through `os.fdatasync`, which a test can replace."""
+    monkeypatch.setattr(LogWriter, "_descriptor_of", lambda log, file: -1)
 
 
 def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:

@@ -14,7 +14,7 @@ from mqlake import FlushConfig, IndexConfig, Message
 from mqlake.codec.queue_entry import FILLER
 from mqlake.kernel import java_hash
 from mqlake.logs.consume_queue import ConsumeQueue
-from tests.helpers import QUEUE_FILE, bodies, covers, eventually, message, open_small
+from tests.helpers import QUEUE_FILE, bodies, covers, eventually, message, open_small, sync_in_python
 
 
 def entries_of(path: Path, topic: str, queue_id: int, count: int) -> list[tuple[int, int, int]]:
@@ -170,6 +170,7 @@ def test_with_sync_flush_nobody_sees_what_a_power_cut_could_take_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, release = os.fdatasync, threading.Event()
+    sync_in_python(monkeypatch)
     with open_small(tmp_path / "s", flush=FlushConfig(sync=True)) as store:
         store.put(message(0, queue_id=0))
         assert bodies(store) == [b"body 0"]

@@ -22,11 +22,16 @@ from mqlake import (
     PoolConfig,
     StoreFailed,
 )
-from tests.helpers import LOG_FILE, bodies, covers, eventually, message, open_small
+from tests.helpers import LOG_FILE, bodies, covers, eventually, message, open_small, sync_in_python
 
 SYNC = FlushConfig(sync=True)
 POOL = PoolConfig(enabled=True, buffer_count=3)
 Sync = Callable[[int], None]
+
+
+@pytest.fixture(autouse=True)
+def _sync_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    sync_in_python(monkeypatch)  # the kernel's own syncs: test_kernel_sync.py
 
 
 @pytest.fixture

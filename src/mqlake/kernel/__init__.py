@@ -30,6 +30,7 @@ else:
         )
 
 Appender = chosen.Appender
+GroupCommit = chosen.GroupCommit
 Message = chosen.Message
 PutReceipt = chosen.PutReceipt
 StoredRecord = chosen.StoredRecord

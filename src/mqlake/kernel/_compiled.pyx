@@ -2,8 +2,8 @@
 """The hot loops of the store, compiled: functions over buffers, one file a subject.
 
 Every function has a plain twin of the same name in `mqlake.kernel.reference`, which defines what it does; property
-tests hold the two together, on random and on malformed input. Nothing here opens a file or takes a lock; the only state
-is the write position of the log, because it is what a put moves.
+tests hold the two together, on random and on malformed input. Nothing here opens a file; the only state
+is the write position of the log and how far it is durable, because that is what a put moves and waits for.
 A length found in a record is checked against the bytes at hand before it moves a cursor. Loops over many records
 release the interpreter lock.
 """
@@ -13,6 +13,7 @@ include "record.pxi"      # one record: its parts, and whether it holds
 include "message.pxi"     # the values: a message, a receipt, a stored record
 include "encode.pxi"      # a message as a record
 include "append.pxi"      # the inside of a put
+include "commit.pxi"      # who syncs, and who waits for it
 include "find.pxi"        # the next whole record behind damage
 include "dispatch.pxi"    # a stretch of the log -> consume-queue entries and index keys
 include "texts.pxi"       # UTF-8 made valid, hosts as text, texts by number

@@ -96,3 +96,6 @@ and `NAME.values`: so are `body` and `tags`, the latter with a bitmap `tags.vali
 `store_host` these two are the dictionary, in the order of appearance, and the buffer `NAME` holds an int32 index for
 each row. A list is `NAME.offsets` and the texts of its items: `keys.item`, `properties.name`, `properties.value`.
 """
+
+COVERED, FAILED, TIMED_OUT, LEAD, STOPPED = range(5)
+"""What GroupCommit answers to those who wait: durable so far; the sync failed; not in time; you are to sync; ended."""

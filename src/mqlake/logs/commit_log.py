@@ -26,9 +26,9 @@ from mqlake.files.mapped_file import MappedFile, sync_directory
 from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.files.names import file_name
 from mqlake.files.pool import TransientPool
-from mqlake.files.positions import APPENDED
+from mqlake.files.positions import APPENDED, DURABLE
 from mqlake.files.preallocation import Preallocator
-from mqlake.kernel import Appender, check_record, unlock_memory
+from mqlake.kernel import Appender, GroupCommit, check_record, unlock_memory
 from mqlake.kernel.hosts import pack_host
 from mqlake.kernel.types import REASONS
 from mqlake.logs.stretch import Stretch
@@ -127,6 +127,8 @@ class LogWriter(CommitLog):
             words[APPENDED : APPENDED + 1] if pool is None else None,
         )
         self._appender.on_slow = _warn_slow
+        self.group = GroupCommit(self._appender, words[DURABLE : DURABLE + 1])
+        """Who syncs the log, and who waits for it."""
         self.refusal: Callable[[], StoreError] | None = None
         """Set when puts must be refused: makes the error that says why."""
         self._lock = threading.Lock()
@@ -250,7 +252,12 @@ class LogWriter(CommitLog):
         """Make `file` the one that is written, from `position` on."""
         self._file = file
         self._target = target
+        self.group.write_to(self._descriptor_of(file), file.start)
         self._appender.open(target, file.start, position)
+
+    def _descriptor_of(self, file: MappedFile) -> int:
+        """What a sync of the file is a call on; with the pool it is more than a call, and -1."""
+        return file.descriptor if self._pool is None else -1
 
     def _roll(self, needed: int) -> None:
         """Close the file that is written with a marker and go on in the next. Where there is none, nothing changes."""
@@ -292,6 +299,7 @@ class LogWriter(CommitLog):
     def close(self) -> None:
         """Let go of the file that was written; `refuse` came before."""
         self._appender.release()
+        self.group.release()
         self._file = None
         self._target = None
         self._buffers.clear()

@@ -158,7 +158,6 @@ class Engine(_Side):
 
     def _start(self, undo: ExitStack) -> None:
         config = self.config
-        words = self.positions.words
         foreign_topics = frozenset(self.batch_queues.topics())
         self.topics = TopicTable(self._queue_count, self.queues.end_of, foreign_topics)
         self._preallocator = Preallocator(
@@ -172,7 +171,7 @@ class Engine(_Side):
             unlock_full_files=config.memory.lock_files,
         )
         durable = self.recovery.trusted if self.recovery.reason == "checkpoint" else self.log.first_offset
-        self.flusher = Flusher(self.layout.root, self.log, config.flush, words, durable)
+        self.flusher = Flusher(self.layout.root, self.log, config.flush, durable)
         if config.flush.sync:
             self.dispatcher.visible_end = lambda: self.flusher.durable
             self.flusher.on_durable = self._wake_dispatcher

@@ -1,9 +1,9 @@
 """When appended bytes reach the disk.
 
-One sync serves everyone who was waiting when it began. There is no sync thread between a put and its sync: the first
-to wait does the sync itself, the others wait for it; when it ends, those it covered go on and the first of the rest
-does the next one. Waiters may be threads (`wait_until_durable`) or asyncio futures (`when_durable`), for which the
-flusher's own thread syncs.
+One sync serves everyone who was waiting when it began. There is no sync thread between a lone put and its sync: the
+first to wait does the sync itself; for those who came meanwhile the flusher's own thread does the next one. Who syncs
+and who waits is settled in the kernel (`GroupCommit`), without the interpreter lock. Waiters may be threads
+(`wait_until_durable`) or asyncio futures (`when_durable`, store/awaiting.py).
 
 `durable` moves only behind a sync that succeeded. A failed sync is never tried again: the kernel may have dropped the
 pages it could not write, so a second sync that succeeds proves nothing. The store latches instead; whoever waits
@@ -12,209 +12,137 @@ learns it at once, and so does every put from then on.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import threading
 import time
-from _thread import allocate_lock
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqlake.config import FlushConfig, PoolConfig
 from mqlake.errors import FlushTimeout, StoreFailed
-from mqlake.files.positions import DURABLE
+from mqlake.kernel.types import FAILED, LEAD, STOPPED, TIMED_OUT
 from mqlake.logs.commit_log import LogWriter
 
 if TYPE_CHECKING:
     import asyncio
 
+    from mqlake.store.awaiting import LoopWaiters
+
 _log = logging.getLogger(__name__)
-
-
-class _Waiter:
-    """A thread that waits for a sync: woken when it is covered, or to do the next sync itself."""
-
-    __slots__ = ("bell", "end", "leads")
-
-    def __init__(self, end: int) -> None:
-        self.end = end
-        self.leads = False
-        self.bell = allocate_lock()
-        self.bell.acquire()
 
 
 class Flusher:
     """Brings the log to the disk: on demand (group commit) and, with sync off, every now and then."""
 
-    def __init__(self, root: Path, log: LogWriter, config: FlushConfig, words: memoryview, durable: int) -> None:
+    def __init__(self, root: Path, log: LogWriter, config: FlushConfig, durable: int) -> None:
         self._root = root
         self._log = log
         self._config = config
-        self._words = words
-        self._timeout_s = config.timeout_ms / 1000
-        self.durable = durable
-        """All of the log before this offset is on the disk."""
+        self._group = log.group
+        self._group.begin(durable)
+        self._timeout_ns = config.timeout_ms * 1_000_000
         self.failure: StoreFailed | None = None
-        self.sync_count = 0
         self.on_durable: Callable[[], None] = lambda: None
-        """Called after each sync, on the thread that did it."""
-        self._mutex = allocate_lock()
-        self._syncing = False
-        self._waiters: list[_Waiter] = []
-        self._futures: dict[asyncio.AbstractEventLoop, list[tuple[int, float, asyncio.Future[None]]]] = {}
-        self._wanted = threading.Event()
-        self._stopping = False
+        """Called when the background has synced, for those who did not wait."""
+        self._mutex = threading.Lock()
+        self._loops: dict[asyncio.AbstractEventLoop, LoopWaiters] = {}
         self._thread = threading.Thread(target=self._run, name="mqlake-flush", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def durable(self) -> int:
+        """All of the log before this offset is on the disk."""
+        return self._group.durable
+
+    @property
+    def sync_count(self) -> int:
+        return self._group.sync_count
+
     # ---- waiting for a sync
 
     def wait_until_durable(self, end: int) -> None:
         """Return when the log is on the disk up to `end`; StoreFailed or FlushTimeout where it is not."""
-        if self.durable >= end:
-            return
-        waiter = None
-        with self._mutex:
-            if self.failure is not None:
-                raise self._failed()
-            if self.durable >= end:
-                return
-            if self._syncing:
-                waiter = _Waiter(end)
-                self._waiters.append(waiter)
-            else:
-                self._syncing = True
-        if waiter is not None:
-            self._wait(waiter)
-        if waiter is None or waiter.leads:
+        answer = self._group.wait(end, self._timeout_ns)
+        while answer == LEAD:
             self._sync()
-        if self.durable < end:
+            answer = self._group.wait(end, self._timeout_ns)
+        if answer == FAILED:
             raise self._failed()
-
-    def _wait(self, waiter: _Waiter) -> None:
-        if waiter.bell.acquire(timeout=self._timeout_s):
-            return
-        with self._mutex:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-                raise FlushTimeout(self._root, self._config.timeout_ms)
-        waiter.bell.acquire()  # it rang just now: it may have to lead
+        if answer == TIMED_OUT:
+            raise self._late()
 
     def when_durable(self, end: int, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         """A future of this loop that is done when the log is on the disk up to `end`."""
-        future: asyncio.Future[None] = loop.create_future()
-        with self._mutex:
-            if self.failure is not None:
-                future.set_exception(self._failed())
-            elif self.durable >= end:
-                future.set_result(None)
-            else:
-                waiting = self._futures.get(loop)
-                if waiting is None:
-                    waiting = self._futures[loop] = []
-                    loop.call_later(self._timeout_s, self._expire, loop)
-                waiting.append((end, time.monotonic() + self._timeout_s, future))
-                self._wanted.set()
-        return future
+        waiters = self._loops.get(loop)
+        if waiters is None:
+            waiters = self._add_loop(loop)
+        return waiters.wait(end)
 
-    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Runs in the loop as long as it has waiters: fail those that have waited for too long."""
-        now = time.monotonic()
+    def _add_loop(self, loop: asyncio.AbstractEventLoop) -> LoopWaiters:
+        from mqlake.store.awaiting import LoopWaiters  # imports asyncio, a fifth of the time of `import mqlake`
+
         with self._mutex:
-            waiting = self._futures.pop(loop, [])
-            late = [future for _, deadline, future in waiting if deadline <= now]
-            waiting = [entry for entry in waiting if entry[1] > now]
-            if waiting:
-                self._futures[loop] = waiting
-                loop.call_later(max(waiting[0][1] - now, 0.001), self._expire, loop)
-        for future in late:
-            if not future.done():
-                future.set_exception(FlushTimeout(self._root, self._config.timeout_ms))
+            for gone in [known for known in self._loops if known.is_closed()]:
+                self._loops.pop(gone).close()
+            timeout_s = self._config.timeout_ms / 1000
+            waiters = self._loops[loop] = LoopWaiters(loop, self._group, timeout_s, self._failed, self._late)
+        return waiters
 
     # ---- the sync itself
 
     def _sync(self) -> None:
-        """Sync all that is appended now. The caller holds the sync (`_syncing`) and hands it over, or back."""
+        """Sync all that is appended now, where that is more than one call: the caller was told to lead."""
+        self._group.lead()
         try:
             target = self._log.commit()
             self._log.sync(self.durable, target)
         except OSError as error:
-            self.fail(error)
+            self._group.finish(0, error.errno or errno.EIO)
+            self._failed()
         else:
-            self.sync_count += 1
-            self._hand_over(target, None)
-            self.on_durable()
+            self._group.finish(target, 0)
 
     def fail(self, error: OSError) -> None:
         """Latch: from here on nothing is acknowledged and no put is taken."""
-        _log.error("sync of the commit log failed: %s", error)
-        self._hand_over(self.durable, StoreFailed(self._root, error.strerror or str(error)))
-        self._log.refuse(self._failed)
-
-    def _hand_over(self, durable: int, failure: StoreFailed | None) -> None:
-        with self._mutex:
-            if failure is not None and self.failure is None:
-                self.failure = failure
-            self.durable = durable
-            self._words[DURABLE] = durable
-            over = self._waiters if self.failure else [w for w in self._waiters if w.end <= durable]
-            rest = [] if self.failure else [w for w in self._waiters if w.end > durable]
-            leader = rest.pop(0) if rest else None
-            self._waiters = rest
-            self._syncing = leader is not None
-            finished = self._take_futures(durable)
-            if leader is None and any(self._futures.values()):
-                self._wanted.set()
-        if leader is not None:
-            leader.leads = True
-            leader.bell.release()
-        for waiter in over:
-            waiter.bell.release()
-        for loop, futures in finished:
-            try:
-                loop.call_soon_threadsafe(self._finish, futures)
-            except RuntimeError:  # the loop is closed: nobody waits there any more
-                pass
-
-    def _take_futures(self, durable: int) -> list[tuple[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]]:
-        finished = []
-        for loop, waiting in self._futures.items():
-            done = [future for end, _, future in waiting if self.failure or end <= durable]
-            if done:
-                self._futures[loop] = [entry for entry in waiting if not self.failure and entry[0] > durable]
-                finished.append((loop, done))
-        return finished
-
-    def _finish(self, futures: list[asyncio.Future[None]]) -> None:
-        """Runs in the futures' own loop."""
-        for future in futures:
-            if future.done():
-                continue
-            if self.failure is not None:
-                future.set_exception(self._failed())
-            else:
-                future.set_result(None)
+        self._group.fail(error.errno or errno.EIO)
+        self._failed()
 
     def _failed(self) -> StoreFailed:
-        assert self.failure is not None
+        """The error for one who waited for a sync that failed; the first to ask for it closes the log for puts."""
+        with self._mutex:
+            first = self.failure is None
+            if self.failure is None:
+                self.failure = StoreFailed(self._root, os.strerror(self._group.failure))
+        if first:
+            _log.error("sync of the commit log failed: %s", self.failure)
+            self._log.refuse(self._failed)
         return StoreFailed(*self.failure.args)
+
+    def _late(self) -> FlushTimeout:
+        return FlushTimeout(self._root, self._config.timeout_ms)
 
     # ---- the background
 
     def _run(self) -> None:
-        pause = self._config.interval_ms / 1000
+        """Sync for futures and for threads that wait; and, every interval, what nobody waits for."""
+        pause_ns = self._config.interval_ms * 1_000_000
         thorough = self._config.thorough_interval_ms / 1000
         flushed_at = time.monotonic()
-        while not self._stopping:
-            asked = self._wanted.wait(pause)
-            self._wanted.clear()
-            due = time.monotonic() - flushed_at >= thorough
-            if not asked and not due and self._log.dirty_pages(self.durable) < max(1, self._config.least_pages):
+        while (answer := self._group.serve(pause_ns)) not in (STOPPED, FAILED):
+            if answer == LEAD:
+                self._sync()
                 continue
-            if self.flush():
+            due = time.monotonic() - flushed_at >= thorough
+            if (due or self._log.dirty_pages(self.durable) >= max(1, self._config.least_pages)) and self.flush():
                 flushed_at = time.monotonic()
+                self.on_durable()
+        if answer == FAILED:
+            self._failed()
 
     def flush(self) -> bool:
         """Sync what is appended; False where that failed, now or before."""
@@ -226,11 +154,15 @@ class Flusher:
 
     def close(self) -> bool:
         """Stop the background and sync what is left; whether all of the log is durable."""
-        self._stopping = True
-        self._wanted.set()
+        self._group.stop()
         if self._thread.is_alive():
             self._thread.join()
-        return self.flush()
+        durable = self.flush()
+        with self._mutex:
+            for waiters in self._loops.values():
+                waiters.close()
+            self._loops.clear()
+        return durable
 
 
 class Committer:

@@ -6,6 +6,7 @@ built (a pure build is asked for by name), and it is what the compiled kernel is
 
 from mqlake.kernel.reference.append import Appender, TopicState
 from mqlake.kernel.reference.columns import scan_columns
+from mqlake.kernel.reference.commit import GroupCommit
 from mqlake.kernel.reference.dispatch import dispatch_records
 from mqlake.kernel.reference.encode import encode_record
 from mqlake.kernel.reference.find import find_record
@@ -18,6 +19,7 @@ from mqlake.kernel.reference.record import check_record, decode_properties, walk
 
 __all__ = [
     "Appender",
+    "GroupCommit",
     "Message",
     "PutReceipt",
     "StoredRecord",
