@@ -174,9 +174,11 @@ def query(path: Path, count: int) -> dict[str, Any]:
     with MessageStore.open(path) as store:
         messages = sum(queue.message_count for queue in store.queues(TOPIC))
 
+        keys = [key(random.randrange(messages)) for _ in range(count)]
+
         def work(number: int) -> None:
-            for _ in range(number):
-                found = store.find(TOPIC, key(random.randrange(messages)), limit=32)
+            for wanted in keys[:number]:
+                found = store.find(TOPIC, wanted, limit=32)
                 assert found, "every key was written"
 
         work(count // 4)

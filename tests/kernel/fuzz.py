@@ -21,7 +21,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from mqlake.errors import InvalidMessage
 from mqlake.kernel import _compiled as _compiled_twin
@@ -57,8 +57,14 @@ LIES = [
     -(1 << 15),
 ]
 SLOTS, ENTRIES = 5, 30
+T_K = abs(reference.java_hash("t#k"))
 INDEX_SIZE = 40 + 4 * SLOTS + 20 * ENTRIES
 Log = tuple[bytes, int]
+
+
+class File(NamedTuple):
+    start: int
+    pages: memoryview
 
 
 class GuardedMemory:
@@ -135,7 +141,9 @@ class Fuzzer:
     def index(self, rng: random.Random, compare: bool) -> None:
         content = bytearray(INDEX_SIZE)
         keys = b"".join(
-            struct.pack("<iqq", rng.choice([rng.randrange(20), *LIES[:3]]), rng.randrange(200), rng.randrange(1 << 40))
+            struct.pack(
+                "<iqq", rng.choice([rng.randrange(20), *LIES[:3], T_K]), rng.randrange(200), rng.randrange(1 << 40)
+            )
             for _ in range(rng.randrange(40))
         )
         reference.put_index_keys(content, SLOTS, ENTRIES, keys, 0)
@@ -155,6 +163,12 @@ class Fuzzer:
             assert entered == reference.put_index_keys(content, SLOTS, ENTRIES, keys, 0)
             assert held == content, before.hex()
         both(compare, "find_index_key", held, SLOTS, ENTRIES, rng.randrange(20), rng.randrange(1 << 40), 1 << 50, 64)
+        log = bytearray(reference.encode_record(reference.Message("t", b"b", keys="k"), 0, 0, 9, 5, bytes(8), False))
+        mutate(rng, log, rng.randrange(2))
+        file = File(9, self.log.hold(log))
+        times, ends = (0, 1 << 50), (rng.randrange(20), rng.randrange(300))
+        key = (held,), SLOTS, ENTRIES, "t", "k", False, *times, 64, *ends, lambda _: file
+        both(False, "find_messages", *key, compiled.StoredRecord)
 
     def properties(self, rng: random.Random, compare: bool) -> None:
         data = bytearray(

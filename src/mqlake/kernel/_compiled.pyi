@@ -193,9 +193,6 @@ def count_valid_entries(entries: Readable, log_end: int) -> int: ...
 def read_records(
     log: Readable, log_start: int, readable: int, entries: Readable, first: int, max_bytes: int, kind: type[Kind]
 ) -> tuple[list[Kind], int, int]: ...
-def match_record(
-    log: Readable, position: int, end: int, physical_offset: int, topic: bytes, key: bytes, tag: bool, kind: type[Kind]
-) -> Kind | None: ...
 def seek_timestamp(
     entries: Readable, low: int, high: int, timestamp: int, file_at: Callable[[int], LogFile | None]
 ) -> int: ...
@@ -209,6 +206,21 @@ def find_index_key(
     end_timestamp: int,
     limit: int,
 ) -> list[int]: ...
+def find_messages(
+    indexes: tuple[Readable, ...],
+    slot_count: int,
+    entry_count: int,
+    topic: str,
+    key: str,
+    tag: bool,
+    begin_timestamp: int,
+    end_timestamp: int,
+    limit: int,
+    first: int,
+    readable: int,
+    file_at: Callable[[int], LogFile | None],
+    kind: type[Kind],
+) -> list[Kind]: ...
 def populate(pages: Writable, start: int, size: int) -> bool: ...
 def lock_memory(pages: Writable) -> None: ...
 def unlock_memory(pages: Writable) -> None: ...

@@ -90,34 +90,63 @@ def find_index_key(index, int32_t slot_count, int32_t entry_count, int32_t key_h
                    int64_t end_timestamp, Py_ssize_t limit):
     """Physical offsets entered under a hash within a span of time, newest first, at most `limit`."""
     cdef Py_buffer view
-    cdef const uint8_t* p
-    cdef const uint8_t* entry
-    cdef int32_t number, count, seconds, previous
-    cdef int64_t timestamp, begin
+    cdef Chain chain
+    cdef int64_t offset
     cdef list found = []
     PyObject_GetBuffer(index, &view, PyBUF_SIMPLE)
     try:
         require_index_geometry(view.len, slot_count, entry_count)
-        p = <const uint8_t*> view.buf
-        begin = get64(p)
-        number = get32(p + INDEX_HEADER_SIZE + 4 * <int64_t> ((key_hash if key_hash >= 0 else 0) % slot_count))
-        count = get32(p + 36)  # after the slot: a put in flight writes entry, slot, count in this order
-        if number > count or number >= entry_count:
-            number = 0
-        while number > 0 and len(found) < limit:
-            entry = p + INDEX_HEADER_SIZE + 4 * <int64_t> slot_count + INDEX_ENTRY_SIZE * <int64_t> number
-            seconds = get32(entry + 12)
-            if seconds < 0:
-                break
-            timestamp = begin + <int64_t> seconds * 1000
-            # The entry's time is its second, rounded down, and the first entry of a file may be counted from the
-            # file before: the caller looks at the record's own time, so here nothing may be missed.
-            if get32(entry) == key_hash and (number == 1 or begin_timestamp - 1000 < timestamp <= end_timestamp):
-                found.append(get64(entry + 4))
-            previous = get32(entry + 16)
-            if timestamp <= begin_timestamp - 1000 or previous >= number:  # chains run backwards: no cycle
-                break
-            number = previous
+        begin_chain(&chain, <const uint8_t*> view.buf, slot_count, entry_count, key_hash, begin_timestamp, end_timestamp)
+        while len(found) < limit and next_in_chain(&chain, &offset):
+            found.append(offset)
     finally:
         PyBuffer_Release(&view)
     return found
+
+
+cdef struct Chain:              # the entries of one slot, from the newest on
+    const uint8_t* entries
+    int32_t number
+    int32_t key_hash
+    int64_t begin               # of the file
+    int64_t begin_timestamp
+    int64_t end_timestamp
+
+
+cdef void begin_chain(Chain* chain, const uint8_t* index, int32_t slot_count, int32_t entry_count, int32_t key_hash,
+                      int64_t begin_timestamp, int64_t end_timestamp) noexcept nogil:
+    cdef int32_t count
+    chain.entries = index + INDEX_HEADER_SIZE + 4 * <int64_t> slot_count
+    chain.number = get32(index + INDEX_HEADER_SIZE + 4 * <int64_t> ((key_hash if key_hash >= 0 else 0) % slot_count))
+    chain.key_hash = key_hash
+    chain.begin = get64(index)
+    chain.begin_timestamp, chain.end_timestamp = begin_timestamp, end_timestamp
+    count = get32(index + 36)  # after the slot: a put in flight writes entry, slot, count in this order
+    if chain.number > count or chain.number >= entry_count:
+        chain.number = 0
+
+
+cdef bint next_in_chain(Chain* chain, int64_t* offset) noexcept nogil:
+    """The next offset of the chain that was entered under the hash; False where there is none."""
+    cdef const uint8_t* entry
+    cdef int32_t number, seconds, previous
+    cdef int64_t timestamp
+    while chain.number > 0:
+        number = chain.number
+        entry = chain.entries + INDEX_ENTRY_SIZE * <int64_t> number
+        seconds = get32(entry + 12)
+        if seconds < 0:
+            chain.number = 0
+            return False
+        timestamp = chain.begin + <int64_t> seconds * 1000
+        previous = get32(entry + 16)
+        if timestamp <= chain.begin_timestamp - 1000 or previous >= number:  # chains run backwards: no cycle
+            previous = 0
+        chain.number = previous
+        # The entry's time is its second, rounded down, and the first entry of a file may be counted from the
+        # file before: the caller looks at the record's own time, so here nothing may be missed.
+        if get32(entry) == chain.key_hash and \
+                (number == 1 or chain.begin_timestamp - 1000 < timestamp <= chain.end_timestamp):
+            offset[0] = get64(entry + 4)
+            return True
+    return False

@@ -92,50 +92,6 @@ cdef inline void prefetch_record(const uint8_t* log, int64_t readable, int64_t a
             line += 64
 
 
-def match_record(log, Py_ssize_t position, Py_ssize_t end, int64_t physical_offset, bytes topic not None,
-                 bytes key not None, bint tag, kind):
-    """The record at `position` if it is whole and has this topic and this key (or tag), else None."""
-    cdef Py_buffer view
-    cdef Record r
-    cdef Wanted w
-    cdef const uint8_t* p
-    PyObject_GetBuffer(log, &view, PyBUF_SIMPLE)
-    try:
-        if position < 0 or end > view.len or position > end:
-            raise ValueError(f"[{position}, {end}) is not inside of {view.len} bytes")
-        p = <const uint8_t*> view.buf + position
-        if parse(p, end - position, physical_offset, True, &r) <= 0:
-            return None
-        if r.topic_size != len(topic) or memcmp(p + r.topic_at, PyBytes_AS_STRING(topic), r.topic_size) != 0:
-            return None
-        wanted_properties(p + r.properties_at, r.properties_size, &w)
-        if not (is_text(w.tags, w.tags_size, key) if tag else has_key(&w, key)):
-            return None
-        return stored_record(kind, p, &r)
-    finally:
-        PyBuffer_Release(&view)
-
-
-cdef inline bint is_text(const uint8_t* p, Py_ssize_t size, bytes text):
-    return size == len(text) and size > 0 and memcmp(p, PyBytes_AS_STRING(text), size) == 0
-
-
-cdef bint has_key(Wanted* w, bytes key):
-    """The key is the client's id, or one of those between single spaces."""
-    cdef const uint8_t* at = w.keys
-    cdef const uint8_t* end = at + w.keys_size
-    cdef const uint8_t* stop
-    if is_text(w.unique_key, w.unique_key_size, key):
-        return True
-    while at < end:
-        stop = <const uint8_t*> memchr(at, 32, end - at)
-        stop = end if stop == NULL else stop
-        if is_text(at, stop - at, key):
-            return True
-        at = stop + 1
-    return False
-
-
 def seek_timestamp(entries, Py_ssize_t low, Py_ssize_t high, int64_t timestamp, file_at):
     """The first of the entries [low, high) whose record was stored at or after a time; `high` where none was.
 

@@ -8,7 +8,9 @@ One thread enters keys, the dispatcher. Any thread looks up: an entry is written
 from __future__ import annotations
 
 import datetime
+import mmap
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 
 from mqlake.codec.index_entry import HEADER, IndexHeader, index_file_size
@@ -34,6 +36,8 @@ class KeyIndex:
         self._file_size = index_file_size(slot_count, entry_count)
         self._writable = writable
         self._files: tuple[MappedFile, ...] = ()
+        self.pages: tuple[mmap.mmap, ...] = ()
+        """The files as they are in memory, oldest first."""
         self._dirty: set[MappedFile] = set()
         self._entered_through = -1
 
@@ -41,7 +45,11 @@ class KeyIndex:
         """Take the folder as it is; names that are no time are passed over, as RocketMQ does."""
         names = sorted(path.name for path in self._directory.glob("*") if path.name.isdigit() and path.is_file())
         known = {file.path.name: file for file in self._files}
-        self._files = tuple(known.get(name) or self._open(name) for name in names)
+        self._take(known.get(name) or self._open(name) for name in names)
+
+    def _take(self, files: Iterable[MappedFile]) -> None:
+        self._files = tuple(files)
+        self.pages = tuple(file.pages for file in self._files)
 
     def _open(self, name: str) -> MappedFile:
         path = self._directory / name
@@ -96,7 +104,7 @@ class KeyIndex:
             HEADER.pack_into(file.pages, 0, *times, *offsets, 0, 1)
         else:
             HEADER.pack_into(file.pages, 0, 0, 0, 0, 0, 0, 1)
-        self._files = (*self._files, file)
+        self._take((*self._files, file))
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
         """Offsets entered under a hash, newest first, at most `limit`; candidates, to be compared by the caller."""
@@ -117,7 +125,7 @@ class KeyIndex:
         """Delete all files: the index is to be built again."""
         for file in self._files:
             file.delete()
-        self._files = ()
+        self._take(())
         self._dirty.clear()
 
     def sync(self) -> None:
@@ -127,5 +135,5 @@ class KeyIndex:
             file.sync()
 
     def close(self) -> None:
-        self._files = ()
+        self._take(())
         self._dirty.clear()

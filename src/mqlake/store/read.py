@@ -12,7 +12,7 @@ from mqlake.codec.index_entry import key_hash, key_text
 from mqlake.codec.message_id import decode_message_id
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE
 from mqlake.errors import CorruptRecord, NoSuchMessage, OffsetOutOfRange, UnknownTopic
-from mqlake.kernel import match_record, read_records, seek_timestamp
+from mqlake.kernel import find_messages, read_records, seek_timestamp
 from mqlake.kernel.types import REASONS
 from mqlake.logs.commit_log import CommitLog
 from mqlake.logs.consume_queue import ConsumeQueue
@@ -23,7 +23,6 @@ from mqlake.message import StoredMessage
 MAX_READ_BYTES = 32 << 20
 """One read returns no more than this, but at least one message."""
 END_OF_TIME = 2**63 - 1
-MAX_CANDIDATES = 1 << 20
 
 
 class QueueRange(NamedTuple):
@@ -152,26 +151,15 @@ class Reader:
 
     def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, *, tag: bool) -> list[StoredMessage]:
         """The newest `limit` messages that really have a key, in log order; what the log no longer has is left out."""
-        candidates = limit
-        while True:
-            offsets = self.find_offsets(topic, key, candidates, begin_ms, end_ms, tag=tag)
-            found = self._matching(offsets, topic.encode(), key.encode(), tag)
-            if begin_ms > 0 or end_ms < END_OF_TIME:
-                found = [message for message in found if begin_ms <= message.store_timestamp <= end_ms]
-            if len(found) >= limit or candidates > MAX_CANDIDATES or len(offsets) < candidates:
-                return found[-limit:]
-            candidates *= 4  # other keys of the same hash took places
-
-    def _matching(self, offsets: list[int], topic: bytes, key: bytes, tag: bool) -> list[StoredMessage]:
-        found = []
-        readable = self._readable_end()
-        for offset in offsets:
-            file = self._log.files.file_at(offset)
-            if file is not None:
-                at, end = offset - file.start, min(readable, file.end) - file.start
-                message = match_record(file.pages, at, end, offset, topic, key, tag, StoredMessage)
-                if message is not None:
-                    found.append(message)
+        index, files = self._index, self._log.files
+        if index is None:
+            return []
+        numbers = index.slot_count, index.entry_count
+        readable = files.first_offset, self._readable_end()
+        found = find_messages(
+            index.pages, *numbers, topic, key, tag, begin_ms, end_ms, limit, *readable, files.file_at, StoredMessage
+        )
+        found.reverse()
         return found
 
     def seek_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:

@@ -12,9 +12,10 @@ from mqlake.kernel.reference.encode import encode_record
 from mqlake.kernel.reference.find import find_record
 from mqlake.kernel.reference.hashing import crc32, java_hash
 from mqlake.kernel.reference.index import find_index_key, put_index_keys
+from mqlake.kernel.reference.lookup import find_messages
 from mqlake.kernel.reference.memory import lock_memory, populate, unlock_memory
 from mqlake.kernel.reference.message import Message, PutReceipt, StoredRecord
-from mqlake.kernel.reference.queue import count_valid_entries, match_record, read_records, seek_timestamp
+from mqlake.kernel.reference.queue import count_valid_entries, read_records, seek_timestamp
 from mqlake.kernel.reference.record import check_record, decode_properties, walk_records
 
 __all__ = [
@@ -31,10 +32,10 @@ __all__ = [
     "dispatch_records",
     "encode_record",
     "find_index_key",
+    "find_messages",
     "find_record",
     "java_hash",
     "lock_memory",
-    "match_record",
     "populate",
     "put_index_keys",
     "read_records",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from mqlake.kernel.reference.message import StoredRecord
-from mqlake.kernel.reference.record import BORN_IPV6, FIXED_SIZE, check_record, parse, raw_properties
+from mqlake.kernel.reference.record import BORN_IPV6, FIXED_SIZE, check_record
 from mqlake.kernel.types import BAD_SIZE, LogFile, Readable
 
 Kind = TypeVar("Kind", bound=StoredRecord)
@@ -55,30 +55,6 @@ def read_records(
         taken += size
         first += 1
     return found, first, 0
-
-
-def match_record(
-    log: Readable, position: int, end: int, physical_offset: int, topic: bytes, key: bytes, tag: bool, kind: type[Kind]
-) -> Kind | None:
-    """The record at `position` if it is whole and has this topic and this key (or tag), else None."""
-    if position < 0 or end > len(log) or position > end:
-        raise ValueError(f"[{position}, {end}) is not inside of {len(log)} bytes")
-    parsed = parse(log[position:end], physical_offset, True)
-    if isinstance(parsed, int):
-        return None
-    record = bytes(log[position : position + parsed[0]])
-    fields = parsed[1]
-    topic_end = fields.properties_at - 2
-    found_topic = record[topic_end - len(topic) : topic_end]
-    length = record[fields.body_at + fields.body_size : topic_end - len(topic)]
-    if found_topic != topic or int.from_bytes(length, "big") != len(topic):
-        return None
-    properties = raw_properties(record[fields.properties_at :])
-    if tag:
-        has_it = properties.get(b"TAGS") == key
-    else:
-        has_it = properties.get(b"UNIQ_KEY") == key or (bool(key) and key in properties.get(b"KEYS", b"").split(b" "))
-    return kind(record) if has_it else None
 
 
 def seek_timestamp(
