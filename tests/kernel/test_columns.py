@@ -1,4 +1,4 @@
-"""scan_columns and find_record: the compiled kernel and its plain twin say the same, on good bytes and on bad."""
+"""scan_columns, pick_columns and find_record: the compiled kernel and its plain twin say the same, on good bytes and on bad."""
 
 from __future__ import annotations
 
@@ -64,6 +64,49 @@ def test_compiled_columns_agree_with_the_reference_on_damaged_bytes(
     log = data.draw(damaged(stretch_of(parts, 0)))
     found = scan(compiled, log, check_crc=check_crc, topics=topics)
     assert found == scan(reference, log, check_crc=check_crc, topics=topics)
+
+
+def pick(kernel: Any, log: Readable, offsets: list[int], log_start: int, *rest: Any) -> Any:
+    first, max_bytes, columns, check_crc, topics = rest
+    packed = struct.pack(f"={len(offsets)}q", *offsets)
+    number, status, rows, buffers = kernel.pick_columns(
+        log, packed, first, len(log), log_start, max_bytes, columns, check_crc, topics
+    )
+    return number, status, rows, {name: bytes(buffer) for name, buffer in buffers.items()}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.lists(PARTS, max_size=8), LIMITS, COLUMNS, TOPICS, LOG_STARTS, st.booleans())
+def test_compiled_columns_of_given_records_agree_with_the_reference(
+    data: st.DataObject,
+    parts: list[Parts],
+    limits: tuple[int, int],
+    columns: int,
+    topics: list[str] | None,
+    log_start: int,
+    check_crc: bool,
+) -> None:
+    log = stretch_of(parts, log_start)
+    starts = [log_start + len(stretch_of(parts[:i], log_start)) for i in range(len(parts))]
+    if data.draw(st.booleans()):
+        log = data.draw(damaged(log))
+    anywhere = st.integers(log_start - 10, log_start + len(log) + 10)
+    offsets = data.draw(st.lists(st.sampled_from(starts) | anywhere if starts else anywhere, max_size=12))
+    first = data.draw(st.integers(0, len(offsets)))
+    options = first, limits[0], columns, check_crc, topics
+    assert pick(compiled, log, offsets, log_start, *options) == pick(reference, log, offsets, log_start, *options)
+
+
+@pytest.mark.parametrize("kernel", [compiled, reference])
+def test_picked_records_are_those_of_the_scan(kernel: Any) -> None:
+    parts = [Parts(b"orders", b"body %d" % i, b"TAGS\x01t%d\x02" % i) for i in range(9)]
+    log = stretch_of(parts, 4096)
+    starts = [4096 + len(stretch_of(parts[:i], 4096)) for i in range(9)]
+    number, status, rows, buffers = pick(kernel, log, [starts[7], starts[2], starts[2]], 4096, 0, 1 << 20, ALL, True, None)
+    assert (number, status, rows) == (3, REACHED_END, 3)
+    assert texts(buffers, "body") == [b"body 7", b"body 2", b"body 2"]
+    assert numbers("q", buffers["physical_offset"]) == [starts[7], starts[2], starts[2]]
+    assert pick(kernel, log, [starts[1] + 1], 4096, 0, 1 << 20, ALL, True, None)[:3] == (0, BAD_MAGIC, 0)
 
 
 @settings(max_examples=300, deadline=None)

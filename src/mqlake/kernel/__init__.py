@@ -46,6 +46,7 @@ find_messages = chosen.find_messages
 find_record = chosen.find_record
 java_hash = chosen.java_hash
 lock_memory = chosen.lock_memory
+pick_columns = chosen.pick_columns
 populate = chosen.populate
 put_index_keys = chosen.put_index_keys
 read_records = chosen.read_records

@@ -189,6 +189,17 @@ def scan_columns(
     check_crc: bool,
     topics: Sequence[str] | None = None,
 ) -> Scanned: ...
+def pick_columns(
+    log: Readable,
+    offsets: Readable,
+    first: int,
+    end: int,
+    log_start: int,
+    max_bytes: int,
+    columns: int,
+    check_crc: bool,
+    topics: Sequence[str] | None = None,
+) -> Scanned: ...
 def count_valid_entries(entries: Readable, log_end: int) -> int: ...
 def read_records(
     log: Readable, log_start: int, readable: int, entries: Readable, first: int, max_bytes: int, kind: type[Kind]

@@ -1,4 +1,4 @@
-# A stretch of the commit log -> column buffers in Arrow's layout.
+# A stretch of the commit log, or the records at given places of it -> column buffers in Arrow's layout.
 #
 # Two passes. The first checks every record, copies its body while the cache still has it, numbers the texts that
 # repeat, splits the properties and adds up what each buffer takes; the second fills buffers of exactly that size
@@ -74,6 +74,7 @@ cdef struct Scan:
     Py_ssize_t row_count
     Py_ssize_t row_room
     uint8_t* body               # NULL where bodies are not wanted
+    Py_ssize_t body_room
     Py_ssize_t body_bytes
     Span* keys
     Py_ssize_t key_count
@@ -105,17 +106,12 @@ def scan_columns(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, Py
     cdef Py_buffer view
     cdef Scan s
     cdef int64_t result = REACHED_END
-    cdef Filled out
     cdef Record first
     cdef Py_ssize_t stop
-    cdef bytearray body
-    cdef dict buffers = {}
     if not 0 < max_bytes <= MAX_SCAN or max_rows <= 0:
         raise ValueError(f"max_bytes = {max_bytes}, max_rows = {max_rows}: 1 to {MAX_SCAN}, and at least 1")
-    if columns >> ALL_COLUMNS:
-        raise ValueError(f"columns = {columns:#x}: there are only {ALL_COLUMNS}")
+    require_columns(columns)
     memset(&s, 0, sizeof(s))
-    memset(&out, 0, sizeof(out))
     s.columns = columns
     s.check_crc = check_crc
     s.some_topics = topics is not None
@@ -127,24 +123,92 @@ def scan_columns(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, Py
         s.log = <const uint8_t*> view.buf
         stop = position + parse(s.log + position, end - position, -1, False, &first)
         stop = max(stop, min(end, position + max_bytes))
-        if columns & 1 << COL_BODY:
-            body = PyByteArray_FromStringAndSize(NULL, stop - position)
-            s.body = <uint8_t*> PyByteArray_AS_STRING(body)
-            wish_huge_pages(s.body, stop - position)
+        body = body_buffer(&s, stop - position)
         with nogil:
             result = gather(&s, &position, end, stop, log_start, max_rows)
-        if s.out_of_memory:
-            raise MemoryError
-        allocate_columns(&s, &out, buffers)
-        if columns & 1 << COL_BODY:
-            PyByteArray_Resize(body, s.body_bytes)
-            buffers["body.values"] = body
-        with nogil:
-            fill_columns(&s, &out)
-        return position, result, s.row_count, buffers
+        return position, result, s.row_count, filled(&s, body)
     finally:
         PyBuffer_Release(&view)
         scan_close(&s)
+
+
+def pick_columns(log, offsets, Py_ssize_t first, Py_ssize_t end, int64_t log_start, Py_ssize_t max_bytes,
+                 uint32_t columns, bint check_crc, topics=None):
+    """Lay out the records that begin at given offsets of the log, one row each, from number `first` of them on.
+
+    `offsets` are int64 in the machine's order, and `log` holds [log_start, log_start + end). Stops at an offset that
+    lies outside of it, before it passes `max_bytes` (one record always fits), or where no whole record begins.
+    Answers as `scan_columns` does, with the number of the offset it came to in the place of the position.
+    """
+    cdef Py_buffer view
+    cdef Py_buffer numbers
+    cdef Scan s
+    cdef int64_t result = REACHED_END
+    cdef Py_ssize_t stop
+    cdef int64_t room = 0
+    if not 0 < max_bytes <= MAX_SCAN:
+        raise ValueError(f"max_bytes = {max_bytes}: 1 to {MAX_SCAN}")
+    require_columns(columns)
+    memset(&s, 0, sizeof(s))
+    s.columns = columns
+    s.check_crc = check_crc
+    s.some_topics = topics is not None
+    PyObject_GetBuffer(log, &view, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(offsets, &numbers, PyBUF_SIMPLE)
+        try:
+            stop = numbers.len // 8
+            if not 0 <= first <= stop:
+                raise ValueError(f"{first} is not inside of {stop} offsets")
+            if not 0 <= end <= view.len:
+                raise ValueError(f"[0, {end}) is not inside of {view.len} bytes")
+            scan_open(&s, topics or ())
+            s.log = <const uint8_t*> view.buf
+            with nogil:
+                stop = reach(&s, <const int64_t*> numbers.buf, first, stop, end, log_start, max_bytes, &room)
+            body = body_buffer(&s, room)
+            with nogil:
+                result = pick(&s, <const int64_t*> numbers.buf, &first, stop, end, log_start)
+            return first, result, s.row_count, filled(&s, body)
+        finally:
+            PyBuffer_Release(&numbers)
+    finally:
+        PyBuffer_Release(&view)
+        scan_close(&s)
+
+
+cdef int require_columns(uint32_t columns) except -1:
+    if columns >> ALL_COLUMNS:
+        raise ValueError(f"columns = {columns:#x}: there are only {ALL_COLUMNS}")
+    return 0
+
+
+cdef bytearray body_buffer(Scan* s, Py_ssize_t room):
+    """Where the first pass copies bodies to; None where they are not wanted."""
+    cdef bytearray body
+    if not s.columns & 1 << COL_BODY:
+        return None
+    body = PyByteArray_FromStringAndSize(NULL, room)
+    s.body = <uint8_t*> PyByteArray_AS_STRING(body)
+    s.body_room = room
+    wish_huge_pages(s.body, room)
+    return body
+
+
+cdef dict filled(Scan* s, bytearray body):
+    """The buffers of what the first pass gathered."""
+    cdef Filled out
+    cdef dict buffers = {}
+    if s.out_of_memory:
+        raise MemoryError
+    memset(&out, 0, sizeof(out))
+    allocate_columns(s, &out, buffers)
+    if body is not None:
+        PyByteArray_Resize(body, s.body_bytes)
+        buffers["body.values"] = body
+    with nogil:
+        fill_columns(s, &out)
+    return buffers
 
 
 cdef int scan_open(Scan* s, object topics) except -1:
@@ -177,34 +241,73 @@ cdef void scan_close(Scan* s) noexcept nogil:
 cdef int64_t gather(Scan* s, Py_ssize_t* position, Py_ssize_t end, Py_ssize_t stop, int64_t log_start,
                     Py_ssize_t max_rows) noexcept nogil:
     """The first pass: rows, texts and sizes. `position` moves behind the last record that was taken."""
+    cdef int64_t result
+    while position[0] < stop and s.row_count < max_rows:
+        result = gather_record(s, position[0], end, stop, log_start)
+        if result <= REACHED_END:
+            return result
+        position[0] += result
+    return REACHED_END
+
+
+cdef Py_ssize_t reach(Scan* s, const int64_t* offsets, Py_ssize_t first, Py_ssize_t stop, Py_ssize_t end,
+                      int64_t log_start, Py_ssize_t max_bytes, int64_t* room) noexcept nogil:
+    """Up to which offset `max_bytes` go, and what these records say they take; has the records on their way, too."""
+    cdef Py_ssize_t number = first
+    cdef int64_t at, size
+    while number < stop:
+        at = offsets[number] - log_start
+        if offsets[number] < log_start or at >= end:
+            break
+        size = min(max(0, get32(s.log + at)), end - at) if end - at >= 4 else 0
+        if number > first and room[0] + size > max_bytes:
+            break
+        room[0] += size
+        number += 1
+    return number
+
+
+cdef int64_t pick(Scan* s, const int64_t* offsets, Py_ssize_t* number, Py_ssize_t stop, Py_ssize_t end,
+                  int64_t log_start) noexcept nogil:
+    """The first pass over given places. `number` moves behind the last record that was taken."""
+    cdef int64_t result
+    while number[0] < stop:
+        result = gather_record(s, offsets[number[0]] - log_start, end, end, log_start)
+        if result <= REACHED_END:
+            return result
+        number[0] += 1
+    return REACHED_END
+
+
+cdef inline int64_t gather_record(Scan* s, Py_ssize_t position, Py_ssize_t end, Py_ssize_t stop,
+                                  int64_t log_start) noexcept nogil:
+    """Check the record at `position` and take it if its topic is wanted: its size.
+
+    REACHED_END where it passes `stop` or what a batch can hold, or the code of what is wrong with it.
+    """
     cdef Record r
     cdef int64_t result, size
-    cdef int32_t topic
-    cdef const uint8_t* p
-    while position[0] < stop and s.row_count < max_rows:
-        p = s.log + position[0]
-        result = parse(p, end - position[0], log_start + position[0], s.check_crc and not s.some_topics, &r)
-        if result <= 0:
-            return result
-        if position[0] + r.size > stop:
-            return REACHED_END
-        prefetch(p + r.size)  # the next record, and where its topic lies if it is much like this one
-        prefetch(p + r.size + r.topic_at)
-        topic = 0
-        if s.some_topics or s.columns & 1 << COL_TOPIC:
-            topic = find_topic(s, p + r.topic_at, r.topic_size)
-            if topic == ABSENT:
-                position[0] += r.size
-                continue
-            if s.some_topics and s.check_crc:
-                size = r.size
-                result = parse(p, end - position[0], log_start + position[0], True, &r)
-                if result != size:  # no more than this has been measured against `stop`
-                    return result if result < 0 else BAD_SIZE
-        if not gather_row(s, p, position[0], topic, &r):
-            return REACHED_END
-        position[0] += r.size
-    return REACHED_END
+    cdef int32_t topic = 0
+    cdef const uint8_t* p = s.log + position
+    result = parse(p, end - position, log_start + position, s.check_crc and not s.some_topics, &r)
+    if result <= 0:
+        return result
+    if position + r.size > stop:
+        return REACHED_END
+    prefetch(p + r.size)  # the next record, and where its topic lies if it is much like this one
+    prefetch(p + r.size + r.topic_at)
+    if s.some_topics or s.columns & 1 << COL_TOPIC:
+        topic = find_topic(s, p + r.topic_at, r.topic_size)
+        if topic == ABSENT:
+            return r.size
+        if s.some_topics and s.check_crc:
+            size = r.size
+            result = parse(p, end - position, log_start + position, True, &r)
+            if result != size:  # no more than this has been measured against `stop`
+                return result if result < 0 else BAD_SIZE
+    if gather_row(s, p, position, topic, &r):
+        return r.size
+    return REACHED_END if s.row_count else BAD_SIZE  # one record always fits, unless it changed under the scan
 
 
 cdef bint gather_row(Scan* s, const uint8_t* p, Py_ssize_t position, int32_t topic, Record* r) noexcept nogil:
@@ -216,7 +319,7 @@ cdef bint gather_row(Scan* s, const uint8_t* p, Py_ssize_t position, int32_t top
         s.out_of_memory = True
         return False
     s.weight += r.size + (REPAIR_FACTOR - 1) * r.properties_size
-    if s.row_count and s.weight > INT32_MAX:
+    if s.row_count and s.weight > INT32_MAX or s.body != NULL and s.body_bytes + r.body_size > s.body_room:
         return False
     row = &s.rows[s.row_count]
     memset(row, 0, sizeof(ScanRow))

@@ -5,7 +5,7 @@ built (a pure build is asked for by name), and it is what the compiled kernel is
 """
 
 from mqlake.kernel.reference.append import Appender, TopicState
-from mqlake.kernel.reference.columns import scan_columns
+from mqlake.kernel.reference.columns import pick_columns, scan_columns
 from mqlake.kernel.reference.commit import GroupCommit
 from mqlake.kernel.reference.dispatch import dispatch_records
 from mqlake.kernel.reference.encode import encode_record
@@ -36,6 +36,7 @@ __all__ = [
     "find_record",
     "java_hash",
     "lock_memory",
+    "pick_columns",
     "populate",
     "put_index_keys",
     "read_records",

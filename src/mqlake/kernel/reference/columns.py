@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
 from collections.abc import Iterable, Sequence
@@ -47,8 +48,7 @@ def scan_columns(
     """
     if not 0 < max_bytes <= MAX_SCAN or max_rows <= 0:
         raise ValueError(f"max_bytes = {max_bytes}, max_rows = {max_rows}: 1 to {MAX_SCAN}, and at least 1")
-    if columns >> len(COLUMN_NAMES):
-        raise ValueError(f"columns = {columns:#x}: there are only {len(COLUMN_NAMES)}")
+    require_columns(columns)
     if position < 0 or end > len(log) or position > end:
         raise ValueError(f"[{position}, {end}) is not inside of {len(log)} bytes")
     for topic in topics or ():
@@ -75,11 +75,80 @@ def scan_columns(
                 weight += size + 2 * fields.properties_size  # malformed UTF-8 grows to three times its size at most
                 if rows and weight > MAX_OFFSET:
                     break
-                body = bytes(data[fields.body_at : fields.body_at + fields.body_size])
-                rows.append((size, fields, decode_properties(data[fields.properties_at : size]), body))
+                rows.append(row_of(data, size, fields))
                 position += size
+    return position, result, len(rows), wanted_buffers(rows, columns, topics)
+
+
+def pick_columns(
+    log: Readable,
+    offsets: Readable,
+    first: int,
+    end: int,
+    log_start: int,
+    max_bytes: int,
+    columns: int,
+    check_crc: bool,
+    topics: Sequence[str] | None = None,
+) -> Scanned:
+    """Lay out the records that begin at given offsets of the log, one row each, from number `first` of them on.
+
+    `offsets` are int64 in the machine's order, and `log` holds [log_start, log_start + end). Stops at an offset that
+    lies outside of it, before it passes `max_bytes` (one record always fits), or where no whole record begins.
+    Answers as `scan_columns` does, with the number of the offset it came to in the place of the position.
+    """
+    if not 0 < max_bytes <= MAX_SCAN:
+        raise ValueError(f"max_bytes = {max_bytes}: 1 to {MAX_SCAN}")
+    require_columns(columns)
+    count = len(offsets) // 8
+    if not 0 <= first <= count:
+        raise ValueError(f"{first} is not inside of {count} offsets")
+    if not 0 <= end <= len(log):
+        raise ValueError(f"[0, {end}) is not inside of {len(log)} bytes")
+    for topic in topics or ():
+        topic.encode()
+    rows: list[Row] = []
+    number, taken, weight = first, 0, 0
+    result = REACHED_END
+    with memoryview(log) as view:
+        for (offset,) in itertools.islice(struct.iter_unpack("=q", memoryview(offsets)[: count * 8]), first, None):
+            if not log_start <= offset < log_start + end:
+                break
+            with view[offset - log_start : end] as data:
+                size = max(0, min(len(data), struct.unpack_from(">i", data)[0])) if len(data) >= 4 else 0
+                if number > first and taken + size > max_bytes:
+                    break
+                taken += size
+                parsed = parse(data, offset, check_crc and topics is None)
+                if topics is not None and not isinstance(parsed, int):
+                    if parsed[1].topic not in topics:
+                        number += 1
+                        continue
+                    parsed = parse(data, offset, check_crc)
+                if isinstance(parsed, int):
+                    result = parsed
+                    break
+                weight += parsed[0] + 2 * parsed[1].properties_size
+                if rows and weight > MAX_OFFSET:
+                    break
+                rows.append(row_of(data, *parsed))
+                number += 1
+    return number, result, len(rows), wanted_buffers(rows, columns, topics)
+
+
+def require_columns(columns: int) -> None:
+    if columns >> len(COLUMN_NAMES):
+        raise ValueError(f"columns = {columns:#x}: there are only {len(COLUMN_NAMES)}")
+
+
+def row_of(data: memoryview, size: int, fields: RecordFields) -> Row:
+    body = bytes(data[fields.body_at : fields.body_at + fields.body_size])
+    return size, fields, decode_properties(data[fields.properties_at : size]), body
+
+
+def wanted_buffers(rows: list[Row], columns: int, topics: Sequence[str] | None) -> dict[str, bytes | bytearray]:
     wanted = [name for place, name in enumerate(COLUMN_NAMES) if columns & 1 << place]
-    return position, result, len(rows), column_buffers(rows, wanted, list(dict.fromkeys(topics or ())))
+    return column_buffers(rows, wanted, list(dict.fromkeys(topics or ())))
 
 
 def column_buffers(rows: list[Row], wanted: list[str], topics: list[str]) -> dict[str, bytes | bytearray]:
