@@ -16,7 +16,9 @@
     ├── UnknownTopic          no such topic, or no such queue of it
     ├── OffsetOutOfRange      a queue or log offset before the first or past the last
     ├── NoSuchMessage         no record begins at this physical offset, or has this id
-    └── MissingExtra          an optional package is needed for this call
+    ├── ChangedUnderRead      what a Spark task was to read is no longer there as it was planned
+    ├── MissingExtra          an optional package is needed for this call
+    └── MissingJava           Spark needs a Java that is not there, or too old
 
 Each says where, what was found, what was expected and what to do. Arguments are kept as given, so they pickle.
 """
@@ -217,3 +219,31 @@ class MissingExtra(StoreError):
 
     def __str__(self) -> str:
         return f"{self.what} needs an optional package: pip install 'mqlake[{self.extra}]'"
+
+
+class ChangedUnderRead(StoreError):
+    """A task did not find what the plan of its read says. No row of it counts: Spark fails the task."""
+
+    def __init__(self, store: str, offset: int, found: str, expected: str) -> None:
+        super().__init__(store, offset, found, expected)
+        self.store, self.offset, self.found, self.expected = store, offset, found, expected
+
+    def __str__(self) -> str:
+        return (
+            f"{self.store}: offset {self.offset}: found {self.found}; expected {self.expected}; "
+            "load() it again to read the store as it is now"
+        )
+
+
+class MissingJava(StoreError):
+    """Spark runs on Java."""
+
+    def __init__(self, found: str, needed: int) -> None:
+        super().__init__(found, needed)
+        self.found, self.needed = found, needed
+
+    def __str__(self) -> str:
+        return (
+            f"Spark needs Java {self.needed} or newer; found {self.found}; install one (Debian and Ubuntu: "
+            f"apt-get install openjdk-{self.needed}-jre-headless) or point JAVA_HOME at one"
+        )

@@ -21,7 +21,10 @@ def list_files(directory: Path) -> list[tuple[int, int]]:
     except FileNotFoundError:
         return []
     for entry in entries:
-        status = entry.stat()
+        try:
+            status = entry.stat()
+        except FileNotFoundError:  # deleted since the folder was listed
+            continue
         if stat.S_ISDIR(status.st_mode):
             continue
         if not (entry.name.isascii() and entry.name.isdigit() and entry.name == file_name(int(entry.name))):

@@ -72,6 +72,12 @@ class KeyIndex:
         """The physical offset of the newest message that is indexed."""
         return self._header(self._files[-1]).end_offset if self._files else -1
 
+    @property
+    def covered(self) -> tuple[int, int] | None:
+        """The physical offsets of the oldest and the newest message that is indexed; None where none is."""
+        headers = [header for file in self._files if (header := self._header(file)).next_entry > 1]
+        return (headers[0].begin_offset, headers[-1].end_offset) if headers else None
+
     def resume(self) -> None:
         """The index is whole up to its end: of what `put` brings next, only what lies behind it is new."""
         self._entered_through = self.end_offset

@@ -299,8 +299,11 @@ class Follower(_Side):
     own from the log, in a temporary folder, and serves what recovery would: the store itself stays as it is.
     """
 
-    def __init__(self, layout: Layout, config: StoreConfig) -> None:
+    def __init__(self, layout: Layout, config: StoreConfig, *, derive: bool = True) -> None:
+        """Without `derive`, queues that cannot be believed are not made anew: `derived_holds` says so."""
         super().__init__(layout, config, writable=False)
+        self._derives = derive
+        self.derived_holds = True
         self._positions: Positions | None = None
         self._generation = 0
         self._following = False
@@ -319,7 +322,8 @@ class Follower(_Side):
     def _look_at_files(self) -> None:
         recovery = recover(self.layout, self.log_files, self.queues, CheckpointFile(self.layout.own_checkpoint).latest)
         self._dispatched = recovery.end.offset
-        if recovery.rebuilds:
+        self.derived_holds = not recovery.rebuilds
+        if recovery.rebuilds and self._derives:
             self._own_files = tempfile.TemporaryDirectory(prefix="mqlake-")
             root = Path(self._own_files.name)
             self.queues = ConsumeQueues(root / "consumequeue", self.queues.file_size, writable=True)

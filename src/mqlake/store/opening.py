@@ -91,6 +91,12 @@ def batch_queue_file_size(layout: Layout) -> int:
     return size_on_disk(_some_queue(layout.batch_queues)) or DEFAULT_BATCH_QUEUE_FILE_SIZE
 
 
+def index_numbers(layout: Layout) -> tuple[int, int]:
+    """Slots and entries of the index files of a store that is opened without a configuration."""
+    noted = _read_notes(layout)
+    return noted.get("maxHashSlotNum") or DEFAULT_SLOTS, noted.get("maxIndexNum") or DEFAULT_ENTRIES
+
+
 def note_index_numbers(layout: Layout, config: StoreConfig) -> None:
     """Keep what cannot be learnt from an index file, for those who open the store without a configuration."""
     notes = {"maxHashSlotNum": config.index.slot_count, "maxIndexNum": config.index.entry_count}

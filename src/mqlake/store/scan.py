@@ -10,14 +10,14 @@ What is in the log is in the scan: half messages and rolled-back ones of transac
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mqlake.codec.compression import COMPRESSED, decompress_body
 from mqlake.errors import CorruptRecord, InvalidConfig, MissingExtra
-from mqlake.kernel import check_record, find_record, scan_columns
-from mqlake.kernel.types import BAD_CRC, BLANK, COLUMN_NAMES, REACHED_END, REASONS
+from mqlake.kernel import check_record, find_record, pick_columns, scan_columns
+from mqlake.kernel.types import BAD_CRC, BLANK, COLUMN_NAMES, REACHED_END, REASONS, Readable
 from mqlake.logs.stretch import Stretch
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ COLUMNS = {
     "body": "binary",
 }
 """The columns of a scan and their Arrow types, in the order of the schema."""
+RAW_BODY = "raw_body"
+"""On request only: the body as stored, beside the decompressed one."""
 
 BATCH_BYTES = 4 << 20
 MAX_BATCH_BYTES = 1 << 30
@@ -94,8 +96,8 @@ def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
     if columns is None:
         return tuple(COLUMNS)
     for name in columns:
-        if name not in COLUMNS:
-            raise InvalidConfig("columns", name, f"one of {', '.join(COLUMNS)}")
+        if name not in COLUMNS and name != RAW_BODY:
+            raise InvalidConfig("columns", name, f"one of {', '.join(COLUMNS)}, {RAW_BODY}")
     if not columns or len(set(columns)) < len(columns):
         raise InvalidConfig("columns", list(columns), "at least one column, and none twice")
     return tuple(columns)
@@ -122,7 +124,9 @@ class Scan:
         self._columns = checked_columns(columns)
         self._schema = schema(self._columns)
         self._inflates = decompress and "body" in self._columns
-        needed = {*self._columns, *(("sys_flag", "physical_offset") if self._inflates else ())}
+        needed = {*self._columns, *(("sys_flag", "physical_offset", "size") if self._inflates else ())}
+        if RAW_BODY in needed:
+            needed = needed - {RAW_BODY} | {"body"}
         self._bits = sum(1 << COLUMN_NAMES.index(name) for name in needed)
         self._batch_bytes = batch_bytes
         self._topics = None if topics is None else sorted(topics)
@@ -147,19 +151,57 @@ class Scan:
             if rows:
                 yield from self._batches(stretch.file, rows, buffers)
             if status == BLANK:
-                position = end
+                position = self.behind_marker(stretch, position)
             elif status != REACHED_END:
-                position = self._behind_damage(stretch, position, status)
+                position = self.behind_damage(stretch, position, status)
             progress(position - at)
             at = position
 
-    def _behind_damage(self, stretch: Stretch, position: int, status: int) -> int:
+    def picked(self, stretch: Stretch, offsets: Readable, number: int) -> Generator[pa.RecordBatch, None, int]:
+        """The batches of the records at given offsets (int64), from `number` of them on, as far as they lie in this
+        stretch; returns the number of the first that does not."""
+        while number < len(offsets) // 8:
+            reached, status, rows, buffers = pick_columns(
+                stretch.data,
+                offsets,
+                number,
+                stretch.end,
+                stretch.log_start,
+                self._batch_bytes,
+                self._bits,
+                self._check_crc,
+                self._topics,
+            )
+            if rows:
+                yield from self._batches(stretch.file, rows, buffers)
+            if status != REACHED_END:
+                offset = memoryview(offsets).cast("B").cast("q")[reached]
+                self._pass_over(stretch, offset - stretch.log_start, status)
+                reached += 1
+            elif reached == number:
+                break
+            number = reached
+        return number
+
+    def behind_marker(self, stretch: Stretch, position: int) -> int:
+        """Where to go on behind an end-of-file marker: nowhere in this file."""
+        return stretch.end
+
+    def behind_damage(self, stretch: Stretch, position: int, status: int) -> int:
         """Where to go on; CorruptRecord where damage is not to be skipped."""
-        error = CorruptRecord(stretch.file, stretch.log_start + position, REASONS[status])
+        return self._pass_over(stretch, position, status)
+
+    def report(self, error: CorruptRecord, size: int) -> None:
+        """`size` bytes are passed over."""
+        _log.warning("%s; %d bytes skipped", error, size)
+
+    def _pass_over(self, stretch: Stretch, position: int, status: int) -> int:
+        reason = REASONS.get(status, "an end-of-file marker is here, not a record")
+        error = CorruptRecord(stretch.file, stretch.log_start + position, reason)
         if not self._skips:
             raise error
         found = next_whole(stretch, position, status, self._check_crc)
-        _log.warning("%s; %d bytes skipped", error, found - position)
+        self.report(error, found - position)
         return found
 
     def _batches(self, file: Path, rows: int, buffers: Buffers) -> Iterator[pa.RecordBatch]:
@@ -184,7 +226,8 @@ class Scan:
         self, file: Path, stored: pa.Array, compressed: list[int], buffers: Buffers
     ) -> Iterator[tuple[int, int, pa.Array]]:
         """Runs of rows with their bodies as producers gave them: cut where they grow large or a row is left out."""
-        flags, offsets = memoryview(buffers["sys_flag"]).cast("i"), memoryview(buffers["physical_offset"]).cast("q")
+        flags, sizes = (memoryview(buffers[name]).cast("i") for name in ("sys_flag", "size"))
+        offsets = memoryview(buffers["physical_offset"]).cast("q")
         start, done, total = 0, 0, 0
         pieces: list[pa.Array] = []
         for row in compressed:
@@ -195,7 +238,7 @@ class Scan:
                 error = CorruptRecord(file, offsets[row], str(reason))
                 if not self._skips:
                     raise error from None
-                _log.warning("%s; record skipped", error)
+                self.report(error, sizes[row])
             pieces.append(stored.slice(done, row - done))
             if row > start and (body is None or total + len(body) > MAX_INFLATED_BYTES):
                 yield start, row, self._pa.concat_arrays(pieces)
@@ -226,8 +269,8 @@ class Scan:
             return pa.DictionaryArray.from_arrays(indices, texts(name, pa.string()))
         if name == "tags":
             return texts(name, kind, buffer("tags.validity"))
-        if name == "body":
-            return texts(name, kind)
+        if name in ("body", RAW_BODY):
+            return texts("body", kind)
         if name == "keys":
             return pa.Array.from_buffers(
                 kind, rows, [None, buffer("keys.offsets")], children=[texts("keys.item", pa.string())]
@@ -266,7 +309,7 @@ def _types(pa: Any) -> dict[str, Any]:
         "list<string>": pa.list_(pa.string()),
         "map<string, string>": pa.map_(pa.string(), pa.string()),
     }
-    return {name: known[text] for name, text in COLUMNS.items()}
+    return {name: known[text] for name, text in COLUMNS.items()} | {RAW_BODY: pa.binary()}
 
 
 def _pyarrow() -> Any:

@@ -1,0 +1,210 @@
+"""What a read of a store can be told, parsed and checked in one place.
+
+Spark hands options over as texts, their names in any case. A name or a value that is not known is an error which names
+it and what would be allowed; nothing is ignored, because an option that is misspelt selects other rows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from mqlake.errors import InvalidConfig
+from mqlake.spark.schema import checked_columns
+
+MIB = 1 << 20
+DEFAULT_SPLIT_SIZE = 128 * MIB
+MIN_SPLIT_SIZE = 16 * MIB
+"""Splits are not made smaller for the sake of more of them: a task costs as much as reading this."""
+MAX_QUEUE_ID = 2**31 - 1
+UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": MIB, "g": 1 << 30}
+
+Via = Literal["auto", "scan", "queue", "index"]
+OnDamage = Literal["skip", "fail", "rows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """A read: which stores, which messages of them, which columns, and how."""
+
+    paths: tuple[str, ...]
+    """Folders, patterns of them allowed (path, paths)."""
+    columns: tuple[str, ...]
+    """In the order of the schema to be (columns)."""
+    topics: tuple[str, ...] | None = None
+    """Messages of these topics (topics)."""
+    topics_pattern: str | None = None
+    """Messages of topics whose whole name matches a regular expression (topicsPattern)."""
+    queues: tuple[int, ...] | None = None
+    """Messages with these queue ids (queues)."""
+    tags: tuple[str, ...] | None = None
+    """Messages with one of these tags (tags)."""
+    keys: tuple[str, ...] | None = None
+    """Messages with at least one of these keys (keys)."""
+    start_time: int | None = None
+    """Stored at or after this, in ms (startTime)."""
+    end_time: int | None = None
+    """Stored before this, in ms (endTime)."""
+    start_offset: int | None = None
+    """Lying at or behind this physical offset (startOffset)."""
+    end_offset: int | None = None
+    """Lying before this physical offset (endOffset)."""
+    include_internal: bool = False
+    """RocketMQ's own topics, half messages and rolled-back ones too (includeInternal)."""
+    on_damage: OnDamage = "skip"
+    """Bytes that are no whole record: passed over and logged, an error, or a row (onDamage)."""
+    fail_on_data_loss: bool = True
+    """Offsets outside of the log are an error; else the read is limited to what is there (failOnDataLoss)."""
+    split_size: int = DEFAULT_SPLIT_SIZE
+    """Bytes of the log that a task reads at most (splitSize)."""
+    min_partitions: int | None = None
+    """Tasks to aim for; without it twice the number of this machine's cores (minPartitions)."""
+    via: Via = "auto"
+    """How messages are found: what reads less, or the one that is named (via)."""
+
+    @property
+    def smallest_split(self) -> int:
+        return min(MIN_SPLIT_SIZE, self.split_size)
+
+
+def parse_options(given: Mapping[str, str], columns: tuple[str, ...] | None = None) -> SourceOptions:
+    """The options of a read, checked; `columns` are those of a schema that the user gave."""
+    known = {name.lower(): name for name in PARSERS}
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        if name.lower() not in known:
+            raise InvalidConfig(f"option {name}", text, f"there is no such option; there are {', '.join(PARSERS)}")
+        name = known[name.lower()]
+        values[FIELDS[name]] = PARSERS[name](name, str(text))
+    paths = (*values.pop("path", ()), *values.pop("paths", ()))
+    if not paths:
+        raise InvalidConfig("option path", None, 'name the store\'s folder: load("data/store")')
+    on_damage = values.get("on_damage", "skip")
+    wanted = columns if columns is not None else values.pop("columns", None)
+    values["columns"] = checked_columns(wanted, with_damage=on_damage == "rows")
+    _require_order(values, "start_time", "end_time")
+    _require_order(values, "start_offset", "end_offset")
+    if values.get("topics") is not None and values.get("topics_pattern") is not None:
+        raise InvalidConfig("option topicsPattern", values["topics_pattern"], "give topics or topicsPattern, not both")
+    return SourceOptions(paths=paths, **values)
+
+
+def _require_order(values: Mapping[str, Any], start: str, end: str) -> None:
+    if values.get(start) is not None and values.get(end) is not None and values[start] > values[end]:
+        name = next(name for name, field in FIELDS.items() if field == end)
+        raise InvalidConfig(
+            f"option {name}", values[end], f"must not lie before {values[start]}, where the read starts"
+        )
+
+
+def _texts(name: str, text: str) -> tuple[str, ...]:
+    """A list: commas between, or JSON, which can hold commas."""
+    if text.lstrip().startswith("["):
+        try:
+            items = json.loads(text)
+        except ValueError as error:
+            raise InvalidConfig(f"option {name}", text, f"a JSON list of texts ({error})") from None
+    else:
+        items = [item.strip() for item in text.split(",")]
+    if not items or not all(isinstance(item, str) and item for item in items):
+        raise InvalidConfig(f"option {name}", text, "texts with commas between them, or a JSON list of texts")
+    return tuple(dict.fromkeys(items))
+
+
+def _one_path(name: str, text: str) -> tuple[str, ...]:
+    if not text:
+        raise InvalidConfig(f"option {name}", text, "must name the folder of a store")
+    return (text,)
+
+
+def _numbers(name: str, text: str) -> tuple[int, ...]:
+    numbers = tuple(_whole(name, item) for item in _texts(name, text))
+    if max(numbers) > MAX_QUEUE_ID:
+        raise InvalidConfig(f"option {name}", text, f"queue ids are at most {MAX_QUEUE_ID}")
+    return numbers
+
+
+def _whole(name: str, text: str) -> int:
+    if not re.fullmatch(r"\d{1,18}", text.strip()):
+        raise InvalidConfig(f"option {name}", text, "must be a whole number, 0 or above")
+    return int(text)
+
+
+def _positive(name: str, text: str) -> int:
+    number = _whole(name, text)
+    if number == 0:
+        raise InvalidConfig(f"option {name}", text, "must be 1 or above")
+    return number
+
+
+def _size(name: str, text: str) -> int:
+    match = re.fullmatch(r"(\d{1,12})\s*([kmg]?)i?b?", text.strip().lower())
+    if match is None or int(match[1]) == 0:
+        raise InvalidConfig(f"option {name}", text, "must be a number of bytes above 0, or one like 64m, 128MiB, 1g")
+    return int(match[1]) * UNITS[match[2]]
+
+
+def _time(name: str, text: str) -> int:
+    if re.fullmatch(r"\d{1,15}", text.strip()):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidConfig(
+            f"option {name}", text, "must be milliseconds since 1970, or ISO as in 2026-01-31T08:00:00+01:00"
+        ) from None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return -int(-moment.timestamp() * 1000 // 1)
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidConfig(f"option {name}", text, "one of true, false")
+    return text.lower() == "true"
+
+
+def _one_of(*allowed: str) -> Callable[[str, str], str]:
+    def parse(name: str, text: str) -> str:
+        if text.lower() not in allowed:
+            raise InvalidConfig(f"option {name}", text, f"one of {', '.join(allowed)}")
+        return text.lower()
+
+    return parse
+
+
+def _pattern(name: str, text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise InvalidConfig(f"option {name}", text, f"must be a regular expression ({error})") from None
+    return text
+
+
+PARSERS: dict[str, Callable[[str, str], Any]] = {
+    "path": _one_path,
+    "paths": _texts,
+    "columns": _texts,
+    "topics": _texts,
+    "topicsPattern": _pattern,
+    "queues": _numbers,
+    "tags": _texts,
+    "keys": _texts,
+    "startTime": _time,
+    "endTime": _time,
+    "startOffset": _whole,
+    "endOffset": _whole,
+    "includeInternal": _flag,
+    "onDamage": _one_of("skip", "fail", "rows"),
+    "failOnDataLoss": _flag,
+    "splitSize": _size,
+    "minPartitions": _positive,
+    "via": _one_of("auto", "scan", "queue", "index"),
+}
+"""Every option, by the name that users give."""
+
+FIELDS = {name: re.sub("[A-Z]", lambda match: f"_{match[0].lower()}", name) for name in PARSERS}
+assert {*FIELDS.values()} - {"path"} == {field.name for field in fields(SourceOptions)}, "one field an option"

@@ -1,0 +1,177 @@
+"""In a worker: one split -> Arrow batches, straight from the files.
+
+A task opens just the files that its split lies in, and proves what it read: a scan comes out exactly at the split's
+end, an end-of-file marker is where a file ends, queue entries are as many and where the plan said. Anything else, a
+file that was deleted meanwhile included, is ChangedUnderRead; a split never gives fewer rows than it was planned for,
+but for damage, which is told.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mqlake.codec.queue_entry import ENTRY_SIZE, FILLER_SIZE
+from mqlake.errors import ChangedUnderRead, CorruptRecord
+from mqlake.files.layout import Layout
+from mqlake.files.mapped_file import MappedFile
+from mqlake.files.names import file_name
+from mqlake.kernel import check_record, find_record, java_hash
+from mqlake.logs.stretch import Stretch
+from mqlake.spark.options import SourceOptions
+from mqlake.spark.schema import Table
+from mqlake.spark.selection import Selection
+from mqlake.spark.split import QueueRun, Split
+from mqlake.store.scan import BATCH_BYTES, Scan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Entries = np.ndarray[Any, np.dtype[np.void]]
+ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+
+_log = logging.getLogger(__name__)
+
+
+def read_split(options: SourceOptions, split: Split) -> Iterator[pa.RecordBatch]:
+    """The wanted messages of a split as batches of the table, in the order of the log."""
+    _freeze()
+    selection = Selection(options, split.topics)
+    table = Table(split.store, options.columns)
+    scan = SplitScan(options, split, selection.columns)
+    for batch in scan.of_split():
+        batch = selection.of(batch)
+        if batch.num_rows:
+            yield table.of_messages(batch)
+        if scan.damage and options.on_damage == "rows":
+            yield table.of_damage(scan.damage)
+            scan.damage.clear()
+    if scan.damage and options.on_damage == "rows":
+        yield table.of_damage(scan.damage)
+
+
+@cache
+def _freeze() -> None:
+    """Once a worker process: Spark collects garbage after every task, and need not look at what was imported."""
+    gc.collect()
+    gc.freeze()
+
+
+class SplitScan(Scan):
+    """A scan that proves its end, and keeps what it had to pass over."""
+
+    def __init__(self, options: SourceOptions, split: Split, columns: tuple[str, ...]) -> None:
+        on_damage = "fail" if options.on_damage == "fail" else "skip"
+        super().__init__(columns, BATCH_BYTES, True, split.topics, on_damage, True)  # type: ignore[arg-type]
+        self._split = split
+        self._tags = options.tags
+        self._layout = Layout(Path(split.store))
+        self.damage: list[tuple[int, int, str]] = []
+        """Offset, size and reason of what was passed over since this was last cleared."""
+
+    def of_split(self) -> Iterator[pa.RecordBatch]:
+        """The batches of the split, whichever way it names its messages."""
+        split = self._split
+        if split.runs is not None:
+            yield from self._at(queue_offsets(self._layout, split, self._tags))
+        elif split.offsets is not None:
+            yield from self._at(split.offsets)
+        else:
+            offset = split.start
+            while offset < split.end:
+                stretch = self._stretch(offset, split.end)
+                yield from self.batches(stretch, lambda size: None)
+                offset = stretch.log_start + stretch.end
+
+    def _at(self, offsets: bytes) -> Iterator[pa.RecordBatch]:
+        """The records at these offsets, which rise."""
+        places = np.frombuffer(offsets, np.int64)
+        number = 0
+        while number < len(places):
+            reached = yield from self.picked(self._stretch(int(places[number]), self._split.readable), offsets, number)
+            assert reached > number, "an offset lies in the file that was mapped for it"
+            number = reached
+
+    def _stretch(self, start: int, stop: int) -> Stretch:
+        """The part of [start, stop) that lies in one file of the log."""
+        size = self._split.file_size
+        log_start = start - start % size
+        path = self._layout.commit_log / file_name(log_start)
+        file = open_file(self._split, path, log_start, size)
+        return Stretch(file.pages, log_start, start - log_start, min(stop - log_start, size), path)
+
+    def behind_marker(self, stretch: Stretch, position: int) -> int:
+        """The marker must cover the rest of its file, and the split must end there or in the next file."""
+        size = self._split.file_size
+        covers = int.from_bytes(stretch.data[position : position + 4], "big")
+        if position + covers != size or stretch.end != size:
+            found = f"an end-of-file marker over {covers} bytes at position {position} of a file of {size}"
+            raise ChangedUnderRead(
+                self._split.store, stretch.log_start + position, found, f"records up to {self._split.end}"
+            )
+        return stretch.end
+
+    def behind_damage(self, stretch: Stretch, position: int, status: int) -> int:
+        """Damage must not hide that the split was cut inside of a record, which would then be in no split."""
+        limit = min(self._split.file_size, self._split.readable - stretch.log_start)
+        whole = find_record(stretch.data, position, limit, stretch.log_start)
+        if whole < stretch.end < limit:
+            place = stretch.log_start + whole
+            if whole + check_record(stretch.data, whole, limit, place, False) > stretch.end:
+                found = f"a whole record that passes {self._split.end}, where this split ends"
+                raise ChangedUnderRead(
+                    self._split.store, place, found, "a record boundary there (try another splitSize)"
+                )
+        return super().behind_damage(stretch, position, status)
+
+    def report(self, error: CorruptRecord, size: int) -> None:
+        super().report(error, size)
+        self.damage.append((error.physical_offset, size, error.reason))
+
+
+def queue_offsets(layout: Layout, split: Split, tags: tuple[str, ...] | None) -> bytes:
+    """Where the messages of the split's queue entries lie, rising; those whose tag has another hash are left out."""
+    assert split.runs is not None
+    parts = [_entries(layout, split, run) for run in split.runs]
+    entries = np.concatenate(parts)
+    if tags is not None:
+        codes = entries["tags_code"].astype(np.int64)
+        hashes = [java_hash(tag) for tag in tags]
+        no_hash = (codes < -(1 << 31)) | (codes >= 1 << 31)  # when it is due, or a place in RocketMQ's extension file
+        entries = entries[np.isin(codes, hashes) | no_hash]
+    return np.sort(entries["offset"].astype(np.int64)).tobytes()
+
+
+def _entries(layout: Layout, split: Split, run: QueueRun) -> Entries:
+    """The entries of a run that name messages; all of them point into the split."""
+    directory = layout.consume_queues / run.topic / str(run.queue_id)
+    parts = []
+    at, stop = run.first * ENTRY_SIZE, run.stop * ENTRY_SIZE
+    while at < stop:
+        start = at - at % split.queue_file_size
+        file = open_file(split, directory / file_name(start), start, split.queue_file_size)
+        count = (min(stop, file.end) - at) // ENTRY_SIZE
+        parts.append(np.frombuffer(file.pages, ENTRY, count, at - start))
+        at += count * ENTRY_SIZE
+    entries: Entries = np.concatenate(parts)
+    entries = entries[entries["size"] != FILLER_SIZE]
+    outside = (entries["offset"] < split.start) | (entries["offset"] >= split.end) | (entries["size"] <= 0)
+    if outside.any():
+        found = f"an entry of {run.topic}, queue {run.queue_id}, that names it"
+        offset = int(entries["offset"][outside][0])
+        raise ChangedUnderRead(split.store, offset, found, f"entries that name [{split.start}, {split.end})")
+    return entries
+
+
+def open_file(split: Split, path: Path, start: int, size: int) -> MappedFile:
+    try:
+        return MappedFile.open(path, start, size, writable=False)
+    except FileNotFoundError:
+        found = f"no file {path.parent.name}/{path.name}: it was deleted since this read was planned"
+        raise ChangedUnderRead(split.store, split.start, found, f"the log up to {split.end}") from None

@@ -1,0 +1,128 @@
+"""The columns of the table, to Spark and to Arrow, and how batches of a scan become batches of the table.
+
+Names are those of `store.scan.COLUMNS`, with `store` before them. What a scan has as a dictionary is a text here, and
+times are in microseconds, because that is what Spark takes. Whole columns are converted; no row is touched by Python.
+
+A column that every message has is NOT NULL, unless damage comes as rows of its own (`onDamage=rows`): then only
+`store`, `physical_offset` and `size` are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from mqlake.errors import InvalidConfig
+from mqlake.store.scan import COLUMNS as SCANNED
+from mqlake.store.scan import RAW_BODY
+
+STORE = "store"
+DAMAGE = "damage"
+DEFAULT_COLUMNS = (STORE, *SCANNED)
+ALL_COLUMNS = (*DEFAULT_COLUMNS, RAW_BODY)
+OF_DAMAGE = (STORE, "physical_offset", "size", DAMAGE)
+"""What a row for a damaged range has; its other columns are null."""
+
+_OF_SCAN: dict[str, tuple[DataType, pa.DataType]] = {
+    "int32": (IntegerType(), pa.int32()),
+    "int64": (LongType(), pa.int64()),
+    "string": (StringType(), pa.string()),
+    "binary": (BinaryType(), pa.binary()),
+    "timestamp[ms, UTC]": (TimestampType(), pa.timestamp("us", "UTC")),
+    "dictionary<int32, string>": (StringType(), pa.string()),
+    "list<string>": (ArrayType(StringType(), True), pa.list_(pa.field("element", pa.string()))),
+    "map<string, string>": (MapType(StringType(), StringType(), True), pa.map_(pa.string(), pa.string())),
+}
+TYPES: dict[str, tuple[DataType, pa.DataType]] = {
+    STORE: _OF_SCAN["string"],
+    **{name: _OF_SCAN[kind] for name, kind in SCANNED.items()},
+    RAW_BODY: _OF_SCAN["binary"],
+    DAMAGE: _OF_SCAN["string"],
+}
+"""Type of each column in Spark and in Arrow."""
+
+
+def checked_columns(columns: Sequence[str] | None, *, with_damage: bool) -> tuple[str, ...]:
+    """The columns asked for (default: all but `raw_body`); `damage` is the last where it is not among them."""
+    known = (*ALL_COLUMNS, DAMAGE) if with_damage else ALL_COLUMNS
+    chosen = tuple(columns) if columns is not None else DEFAULT_COLUMNS
+    for name in chosen:
+        if name not in known:
+            hint = " (damage needs onDamage=rows)" if name == DAMAGE else ""
+            raise InvalidConfig("option columns", name, f"one of {', '.join(known)}{hint}")
+    if len(set(chosen)) < len(chosen):
+        raise InvalidConfig("option columns", ",".join(chosen), "no column twice")
+    return (*chosen, DAMAGE) if with_damage and DAMAGE not in chosen else chosen
+
+
+def spark_schema(columns: Sequence[str]) -> StructType:
+    return StructType([StructField(name, TYPES[name][0], nullable(name, columns)) for name in columns])
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([pa.field(name, TYPES[name][1], nullable(name, columns)) for name in columns])
+
+
+def nullable(name: str, columns: Sequence[str]) -> bool:
+    return name in ("tags", DAMAGE) or (DAMAGE in columns and name not in OF_DAMAGE)
+
+
+def columns_of(schema: StructType) -> tuple[str, ...]:
+    """The columns of a schema that the user gave: it chooses and orders columns, and changes none of their types."""
+    for field in schema.fields:
+        if field.name not in TYPES:
+            raise InvalidConfig("schema", field.name, f"one of {', '.join(TYPES)}")
+        expected = TYPES[field.name][0]
+        if field.dataType != expected:
+            found = f"{field.name} {field.dataType.simpleString()}"
+            raise InvalidConfig("schema", found, f"{field.name} is {expected.simpleString()}; cast it behind the read")
+    return tuple(schema.names)
+
+
+class Table:
+    """Makes batches of one table: one store, one list of columns."""
+
+    def __init__(self, store: str, columns: Sequence[str], schema: pa.Schema | None = None) -> None:
+        self._store = pa.scalar(store)
+        self._schema = schema if schema is not None else arrow_schema(columns)
+
+    def of_messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch of a scan, as a batch of the table."""
+        return pa.RecordBatch.from_arrays([self._column(field, batch) for field in self._schema], schema=self._schema)
+
+    def _column(self, field: pa.Field, batch: pa.RecordBatch) -> pa.Array:
+        if field.name == STORE:
+            return pa.repeat(self._store, batch.num_rows)
+        if field.name == DAMAGE:
+            return pa.nulls(batch.num_rows, pa.string())
+        column = batch.column(field.name)
+        if pa.types.is_dictionary(column.type):
+            return column.dictionary_decode()
+        return column if column.type == field.type else column.cast(field.type)
+
+    def of_damage(self, ranges: Sequence[tuple[int, int, str]]) -> pa.RecordBatch:
+        """Rows for damaged ranges: offset, size, reason."""
+        offsets, sizes, reasons = zip(*ranges, strict=True)
+        values = {"physical_offset": offsets, "size": [min(size, 2**31 - 1) for size in sizes], DAMAGE: reasons}
+        arrays = []
+        for field in self._schema:
+            if field.name == STORE:
+                arrays.append(pa.repeat(self._store, len(ranges)))
+            elif field.name in values:
+                arrays.append(pa.array(values[field.name], field.type))
+            else:
+                arrays.append(pa.nulls(len(ranges), field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -1,0 +1,107 @@
+"""Which rows of a scan's batch are wanted: what neither the kernel nor the plan can decide alone.
+
+The plan narrows the read to byte ranges, queue entries or index hits, which may hold more than was asked for; what
+passes here is exact, whichever way it was found.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mqlake.spark.options import SourceOptions
+from mqlake.spark.schema import DAMAGE, STORE
+
+HALF_OR_ROLLED_BACK = 0x4
+"""The bit that half (0x4) and rolled-back (0xC) messages of transactions have, and committed ones (0x8) have not."""
+
+INTERNAL = re.compile(
+    "SCHEDULE_TOPIC_XXXX|TBW102|BenchmarkTest|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT|TRANS_CHECK_MAX_TIME_TOPIC"
+    "|(RMQ_SYS_|rmq_sys_|MQLAKE_).*"
+)
+"""Topics that RocketMQ, or this store, keeps for itself."""
+
+
+def is_internal(topic: str) -> bool:
+    return INTERNAL.fullmatch(topic) is not None
+
+
+class Selection:
+    """Filters batches of a scan; `columns` are what the scan must have for it."""
+
+    def __init__(self, options: SourceOptions, topics: tuple[str, ...] | None) -> None:
+        """`topics` are those that the scan itself leaves through; None where it leaves all through."""
+        self._options = options
+        self._by_topic = topics is None and (options.topics_pattern is not None or not options.include_internal)
+        self._pattern = re.compile(options.topics_pattern) if options.topics_pattern is not None else None
+        self.columns = self._scan_columns()
+
+    def _scan_columns(self) -> tuple[str, ...]:
+        options = self._options
+        needed = {
+            "topic": self._by_topic,
+            "sys_flag": not options.include_internal,
+            "queue_id": options.queues is not None,
+            "store_timestamp": options.start_time is not None or options.end_time is not None,
+            "tags": options.tags is not None,
+            "keys": options.keys is not None,
+        }
+        wanted = [name for name in options.columns if name not in (STORE, DAMAGE)]
+        wanted += [name for name, need in needed.items() if need and name not in wanted]
+        return tuple(wanted) or ("size",)
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that are wanted, in their order."""
+        masks = [mask for mask in self._masks(batch) if mask is not None]
+        for mask in masks[1:]:
+            masks[0] = pc.and_(masks[0], mask)
+        if masks:
+            batch = batch.filter(masks[0])  # a null, which a row without tags gives, is a no
+        return batch if self._options.keys is None else batch.take(self._with_keys(batch))
+
+    def _masks(self, batch: pa.RecordBatch) -> list[pa.Array | None]:
+        options = self._options
+        masks: list[pa.Array | None] = []
+        if self._by_topic:
+            masks.append(self._topic_mask(batch.column("topic")))
+        if not options.include_internal:
+            flags = pc.bit_wise_and(batch.column("sys_flag"), HALF_OR_ROLLED_BACK)
+            masks.append(pc.equal(flags, 0))
+        if options.queues is not None:
+            masks.append(_among(batch.column("queue_id"), options.queues, pa.int32()))
+        if options.tags is not None:
+            masks.append(_among(batch.column("tags"), options.tags, pa.string()))
+        for compare, bound in ((pc.greater_equal, options.start_time), (pc.less, options.end_time)):
+            if bound is not None:
+                times = batch.column("store_timestamp")
+                masks.append(compare(times, pa.scalar(bound, times.type)))
+        return masks
+
+    def _topic_mask(self, topics: pa.DictionaryArray) -> pa.Array | None:
+        """By the few distinct names; None where all of them are wanted."""
+        names = topics.dictionary.to_pylist()
+        wanted = [number for number, name in enumerate(names) if self.wants(name)]
+        if len(wanted) == len(names):
+            return None
+        return pc.is_in(topics.indices, value_set=pa.array(wanted, topics.indices.type))
+
+    def wants(self, topic: str) -> bool:
+        """Whether messages of a topic are wanted at all."""
+        if self._options.topics is not None:
+            return topic in self._options.topics
+        if self._pattern is not None and self._pattern.fullmatch(topic) is None:
+            return False
+        return self._options.include_internal or not is_internal(topic)
+
+    def _with_keys(self, batch: pa.RecordBatch) -> pa.Array:
+        """The numbers of the rows that have one of the keys."""
+        keys = batch.column("keys")
+        assert self._options.keys is not None
+        hits = _among(pc.list_flatten(keys), self._options.keys, pa.string())
+        return pc.unique(pc.list_parent_indices(keys).filter(hits))
+
+
+def _among(column: pa.Array, values: tuple[object, ...], kind: pa.DataType) -> pa.Array:
+    return pc.is_in(column, value_set=pa.array(values, kind))

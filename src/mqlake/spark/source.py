@@ -1,0 +1,60 @@
+"""The table to Spark: `spark.read.format("mqlake").option(…).load(path)`.
+
+A DataFrame is a snapshot: its splits are made once, at the first action, and every later action reads the same bytes.
+There is no `pushFilters` here, and there must not be: see the package's docstring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from mqlake.spark.options import SourceOptions, parse_options
+from mqlake.spark.plan import plan
+from mqlake.spark.read_split import read_split
+from mqlake.spark.schema import columns_of, spark_schema
+from mqlake.spark.split import Split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class MqlakeSource(DataSource):
+    """A store, or several, as a table: one row a message."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "mqlake"
+
+    def schema(self) -> StructType:
+        return spark_schema(parse_options(self.options).columns)
+
+    def reader(self, schema: StructType) -> MqlakeReader:
+        """`schema` is what `schema()` gave, or one of the user's, which then chooses the columns."""
+        return MqlakeReader(parse_options(self.options, columns_of(schema)))
+
+
+class MqlakeReader(DataSourceReader):
+    """Plans beside the driver (`partitions`), reads in the workers (`read`)."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [split for store in plan(self._options) for split in store.splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, Split):  # Spark's own, where there is no split at all
+            return iter(())
+        return read_split(self._options, partition)
+
+
+def explain(*paths: str, **options: object) -> str:
+    """What a read with these options would read, and why so: `print(explain("data/store", topics="orders"))`."""
+    import json
+
+    given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    return "\n".join(map(str, plan(parse_options({"paths": json.dumps(paths), **given}))))
