@@ -1,4 +1,4 @@
-"""scan_columns, pick_columns and find_record: the compiled kernel and its plain twin say the same, on good bytes and on bad."""
+"""Columns and find_record: the compiled kernel and its plain twin say the same, on good bytes and on bad."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ def test_picked_records_are_those_of_the_scan(kernel: Any) -> None:
     parts = [Parts(b"orders", b"body %d" % i, b"TAGS\x01t%d\x02" % i) for i in range(9)]
     log = stretch_of(parts, 4096)
     starts = [4096 + len(stretch_of(parts[:i], 4096)) for i in range(9)]
-    number, status, rows, buffers = pick(kernel, log, [starts[7], starts[2], starts[2]], 4096, 0, 1 << 20, ALL, True, None)
+    number, status, rows, buffers = pick(
+        kernel, log, [starts[7], starts[2], starts[2]], 4096, 0, 1 << 20, ALL, True, None
+    )
     assert (number, status, rows) == (3, REACHED_END, 3)
     assert texts(buffers, "body") == [b"body 7", b"body 2", b"body 2"]
     assert numbers("q", buffers["physical_offset"]) == [starts[7], starts[2], starts[2]]

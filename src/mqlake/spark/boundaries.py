@@ -48,15 +48,15 @@ class Boundaries:
         """The first boundary at or behind `target` in a file, `limit` where there is none."""
         at = target - APPROACH
         at = 0 if at <= 0 else find_record(file.pages, at, limit, file.start)
-        while at < target:
-            at = walk_records(file.pages, at, target, file.start, False)[0]
-            if at == target:
-                break
+        while at < limit:
+            at = walk_records(file.pages, at, max(at, target), file.start, False)[0]
             size = check_record(file.pages, at, limit, file.start + at, False)
             if size == BLANK:
-                return limit
+                break
+            if size > 0 and at >= target:
+                return at
             at = at + size if size > 0 else find_record(file.pages, at + 1, limit, file.start)
-        return at
+        return limit
 
     def around_time(self, timestamp_ms: int) -> tuple[int, int]:
         """Two places: records before the first are older, those from the second on are not; little lies between.

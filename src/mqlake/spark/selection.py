@@ -57,8 +57,8 @@ class Selection:
         masks = [mask for mask in self._masks(batch) if mask is not None]
         for mask in masks[1:]:
             masks[0] = pc.and_(masks[0], mask)
-        if masks:
-            batch = batch.filter(masks[0])  # a null, which a row without tags gives, is a no
+        if masks and masks[0].true_count < batch.num_rows:  # else nothing is to be copied
+            batch = batch.filter(masks[0])
         return batch if self._options.keys is None else batch.take(self._with_keys(batch))
 
     def _masks(self, batch: pa.RecordBatch) -> list[pa.Array | None]:

@@ -1,0 +1,36 @@
+"""One Spark session for all tests of the folder, and stores to read."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'mqlake[spark]'")
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    from mqlake.errors import MissingJava
+    from mqlake.spark.session import session
+
+    try:
+        started = session(
+            "local[2]",
+            spark_ui_enabled="false",
+            spark_sql_shuffle_partitions=2,
+            spark_driver_memory="1g",
+            spark_ui_showConsoleProgress="false",
+            spark_sql_session_timeZone="UTC",
+        )
+    except MissingJava as reason:
+        pytest.skip(str(reason))
+    started.sparkContext.setLogLevel("OFF")
+    yield started
+    with contextlib.suppress(Exception):
+        started.stop()

@@ -1,0 +1,284 @@
+"""Plans: whichever way is taken the rows are the same, and splits are cut between records."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from mqlake import CommitLogConfig, IndexConfig, Message, MessageStore
+from mqlake.errors import InvalidConfig, NotAStore, OffsetOutOfRange
+from mqlake.kernel import check_record, find_record
+from mqlake.spark import explain
+from mqlake.spark.plan import CLOCK_STEP_MS, split_size
+from mqlake.spark.selection import is_internal
+from tests.helpers import LOG_FILE, open_small
+from tests.kernel.records import Parts
+from tests.spark.tables import Row, offsets_of, options_for, plan_of, put_messages, rows_of, splits_of, write_store
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("spark") / "store"
+    write_store(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def messages(store: Path) -> list[Row]:
+    """All records, by the store's own scan; half and rolled-back ones are not messages."""
+    with MessageStore.open(store, read_only=True) as opened:
+        rows = [row for batch in opened.scan() for row in batch.to_pylist(maps_as_pydicts="strict")]
+    return [row for row in rows if not row["sys_flag"] & 4]
+
+
+def offsets(rows: list[Row]) -> list[int]:
+    return [row["physical_offset"] for row in rows]
+
+
+def test_a_read_of_all_is_what_the_store_scans(store: Path, messages: list[Row]) -> None:
+    found = rows_of(store)
+    assert {row.pop("store") for row in found} == {str(store)}
+    assert found == messages
+
+
+def test_half_and_rolled_back_messages_come_when_asked_for(store: Path) -> None:
+    assert len(rows_of(store, includeInternal="true")) == 600
+    assert len(rows_of(store)) == 400
+
+
+SELECTIONS: list[tuple[dict[str, str], Any]] = [
+    ({"topics": "topic-1"}, lambda row: row["topic"] == "topic-1"),
+    ({"topics": "topic-1,topic-3"}, lambda row: row["topic"] in ("topic-1", "topic-3")),
+    ({"topicsPattern": "topic-[03]"}, lambda row: row["topic"] in ("topic-0", "topic-3")),
+    ({"topics": "topic-2", "queues": "0,2"}, lambda row: row["topic"] == "topic-2" and row["queue_id"] in (0, 2)),
+    ({"topics": "topic-2", "tags": "tag1"}, lambda row: row["topic"] == "topic-2" and row["tags"] == "tag1"),
+    ({"topics": "topic-2", "tags": "nobody"}, lambda row: False),
+    ({"topics": "topic-2", "keys": "group-7"}, lambda row: row["topic"] == "topic-2" and "group-7" in row["keys"]),
+    ({"topics": "topic-1,topic-2", "keys": "group-7,key-7"}, lambda row: {*row["keys"]} & {"group-7", "key-7"}),
+    ({"topicsPattern": ".*", "keys": "group-4"}, lambda row: "group-4" in row["keys"]),
+]
+
+
+@pytest.mark.parametrize("split", ["1g", "20k", "1k"])
+@pytest.mark.parametrize(("options", "wanted"), SELECTIONS)
+def test_every_way_gives_exactly_the_rows_that_were_selected(
+    store: Path, messages: list[Row], options: dict[str, str], wanted: Any, split: str
+) -> None:
+    names = options.get("topics", "").split(",")
+    expected = offsets([row for row in messages if wanted(row) and (names == [""] or row["topic"] in names)])
+    ways = ["auto", "scan", "queue", *(["index"] if "keys" in options else [])]
+    for via in ways:
+        found = rows_of(store, via=via, splitSize=split, **options)
+        assert sorted(offsets(found)) == expected, via
+        by_offset = {row["physical_offset"]: row for row in messages}
+        assert all(row == {"store": str(store), **by_offset[row["physical_offset"]]} for row in found)
+
+
+@pytest.mark.parametrize("via", ["scan", "queue", "index"])
+def test_offsets_select_from_inside_of_records_and_to_the_ends(store: Path, messages: list[Row], via: str) -> None:
+    places = offsets(messages)
+    for start, end in ((places[3], places[9]), (places[3] + 1, places[9] + 1), (0, places[-1]), (65_000, 66_000)):
+        options: dict[str, Any] = {
+            "startOffset": start,
+            "endOffset": end,
+            "topics": "topic-1",
+            "keys": "group-1,group-6",
+        }
+        expected = [
+            row["physical_offset"]
+            for row in messages
+            if start <= row["physical_offset"] < end
+            and row["topic"] == "topic-1"
+            and {*row["keys"]} & {"group-1", "group-6"}
+        ]
+        assert offsets_of(store, via=via, **options) == expected
+
+
+def test_offsets_outside_of_the_log_are_an_error_unless_data_loss_is_fine(store: Path, messages: list[Row]) -> None:
+    end = plan_of(store).end
+    with pytest.raises(OffsetOutOfRange, match=rf"offset {end + 1} is outside of \[0, {end}\)"):
+        rows_of(store, endOffset=end + 1)
+    assert offsets_of(store, endOffset=end + 1, failOnDataLoss="false") == offsets(messages)
+    assert offsets_of(store, startOffset=end) == []
+
+
+def test_times_select_exactly_though_the_clock_was_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of the clock that a plan allows for lose no row; what the search passes over is far outside."""
+    path, log, stamps = tmp_path / "store", b"", []
+    for number in range(30_000):
+        stamp = 1_700_000_000_000 + number * 1000 - (CLOCK_STEP_MS - 1000 if number % 1000 > 900 else 0)
+        stamps.append(stamp)
+        log += Parts(b"orders", b"%d" % number, b"", timestamp=stamp - 1).record(len(log))
+    (path / "commitlog").mkdir(parents=True)
+    (path / "commitlog" / f"{0:020d}").write_bytes(log + bytes((8 << 20) - len(log)))
+    (path / "abort").touch()
+    start, end = stamps[10_000], stamps[12_000]
+    monkeypatch.setattr("mqlake.spark.boundaries.GRAIN", 4096)
+
+    plan = plan_of(path, startTime=start, endTime=end)
+
+    found = rows_of(path, startTime=start, endTime=end)
+    assert [int(row["body"]) for row in found] == [i for i, stamp in enumerate(stamps) if start <= stamp < end]
+    assert plan.stop - plan.start < len(log) / 8
+
+
+def test_splits_are_neighbours_between_records_and_none_is_empty(store: Path) -> None:
+    splits = splits_of(store, splitSize="3k")
+    assert len(splits) > 60
+    assert splits[0].start == 0 and splits[-1].end == splits[0].readable
+    assert all(before.end == after.start for before, after in itertools.pairwise(splits))
+    with MessageStore.open(store, read_only=True) as opened:
+        starts = {
+            row["physical_offset"] for batch in opened.scan(columns=["physical_offset"]) for row in batch.to_pylist()
+        }
+    assert all(split.start in starts or split.start % LOG_FILE == 0 for split in splits)
+
+
+def test_there_are_splits_for_every_core_but_none_too_small() -> None:
+    mib = 1 << 20
+    options = options_for("s", minPartitions=8)
+    assert split_size(8 << 30, options) == 128 * mib
+    assert split_size(400 * mib, options) == 50 * mib
+    assert split_size(64 * mib, options) == 16 * mib
+    assert split_size(64 * mib, options_for("s", minPartitions=8, splitSize="2m")) == 2 * mib
+
+
+def quoting_body(place: int) -> bytes:
+    """A body that holds a record which is whole and names its own place, were the body to lie at `place`."""
+    fake = b""
+    for _ in range(3):
+        fake += Parts(b"orders", b"fake", b"").record(place + len(fake))
+    return fake + b"." * 40_000
+
+
+def test_a_record_that_a_body_quotes_is_no_boundary(tmp_path: Path) -> None:
+    """It has the magic, its own offset, a true CRC and records behind it; only the walk to it shows what it is."""
+    path = tmp_path / "store"
+    with open_small(path, commit_log=CommitLogConfig(file_size_bytes=1 << 20)) as opened:
+        real = [opened.put(Message("orders", b"first")).physical_offset]
+        opened.wait_dispatched()
+        for _ in range(8):
+            at = opened.end_offset
+            body_at = at + 88  # what stands before the body of a record with IPv4 hosts
+            receipt = opened.put(Message("orders", quoting_body(body_at)))
+            opened.wait_dispatched()
+            real.append(receipt.physical_offset)
+    log = (path / "commitlog" / f"{0:020d}").read_bytes()
+    assert find_record(log, real[1] + 1, len(log), 0) == real[1] + 88, "the quoted record looks real"
+    assert check_record(log, real[1] + 88, len(log), real[1] + 88, True) > 0
+
+    for size in (1000, 5000, 20_000, 41_000):
+        splits = splits_of(path, splitSize=size)
+        assert all(split.start in real for split in splits)
+        assert offsets_of(path, splitSize=size) == real
+
+
+def test_queues_and_index_are_not_believed_after_an_unclean_stop(
+    store: Path, messages: list[Row], tmp_path: Path
+) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(store, copy)
+    (copy / "abort").touch()
+    shutil.rmtree(copy / "consumequeue" / "topic-1")
+    made = plan_of(copy, topics="topic-1", keys="group-1")
+    assert made.way.name == "scan"
+    assert "unclean" in made.way.reason
+    expected = offsets([row for row in messages if row["topic"] == "topic-1"])
+    assert offsets_of(copy, topics="topic-1") == expected
+    assert offsets_of(copy, topicsPattern="topic-1") == expected
+    with pytest.raises(InvalidConfig, match="the last stop was unclean"):
+        plan_of(copy, topics="topic-1", via="queue")
+
+
+def test_what_the_index_does_not_cover_is_scanned(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    write_store(path, 200, index=IndexConfig(enabled=False))
+    with open_small(path) as opened:
+        put_messages(opened, 200, 200)
+        opened.put(Message("topic-0", b"no key"))
+    expected = offsets_of(path, keys="group-4", topicsPattern=".*", via="scan")
+    made = plan_of(path, keys="group-4", topicsPattern=".*", via="index")
+    assert offsets_of(path, keys="group-4", topicsPattern=".*", via="index") == expected
+    assert len(expected) > 4
+    assert "does not cover" in made.way.reason
+
+
+def test_an_index_that_cannot_be_read_is_not_used(store: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(store, copy)
+    (copy / "mqlake" / "settings.json").unlink()
+    made = plan_of(copy, keys="group-1")
+    assert made.way.name == "scan"
+    assert "maxHashSlotNum" in made.way.reason
+
+
+def test_the_way_that_reads_least_is_taken_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with open_small(path, commit_log=CommitLogConfig(file_size_bytes=1 << 22)) as opened:
+        for i in range(2000):
+            opened.put(Message("rare" if i % 100 == 0 else "common", b"x" * 1000, keys=f"k{i}"))
+    assert plan_of(path).way.name == "scan"
+    assert plan_of(path, topics="common").way.name == "scan"
+    assert plan_of(path, topics="rare").way.name == "consume queue"
+    assert plan_of(path, topics="common", keys="k77").way.name == "index"
+    told = explain(str(path), topics="rare")
+    assert "consume queue: 20 entries of 4 queues of 1 topics" in told
+    assert "scan would read about" in told
+    assert f"{path}: log [0, " in told
+
+
+def test_internal_topics_are_left_out_unless_named_or_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    names = ["orders", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer", "%RETRY%group"]
+    with open_small(path) as opened:
+        for name in names:
+            opened.put(Message(name, b"."))
+    assert [is_internal(name) for name in names] == [False, True, True, True, False]
+    assert {row["topic"] for row in rows_of(path)} == {"orders", "%RETRY%group"}
+    assert {row["topic"] for row in rows_of(path, includeInternal="true")} == {*names}
+    assert {row["topic"] for row in rows_of(path, topics="SCHEDULE_TOPIC_XXXX")} == {"SCHEDULE_TOPIC_XXXX"}
+    assert {row["topic"] for row in rows_of(path, topicsPattern=".*_.*")} == set()
+
+
+def test_several_stores_and_patterns_are_one_table_and_each_store_counts_once(tmp_path: Path) -> None:
+    for name in ("a1", "a2", "b1"):
+        write_store(tmp_path / name, 60)
+    rows = rows_of(tmp_path / "a?")
+    assert {row["store"] for row in rows} == {str(tmp_path / "a1"), str(tmp_path / "a2")}
+    assert len(rows) == 80
+    assert len(rows_of(f"file://{tmp_path}/a1")) == 40
+    options = options_for(tmp_path / "a?", paths=f'["{tmp_path}/a1", "{tmp_path}/b1"]')
+    assert len(options.paths) == 3
+    from mqlake.spark.plan import expand
+
+    assert [path.name for path in expand(options.paths)] == ["a1", "a2", "b1"]
+    with pytest.raises(NotAStore, match="no folder matches"):
+        plan_of(tmp_path / "c*")
+    with pytest.raises(NotAStore, match="no such folder"):
+        plan_of(tmp_path / "c")
+    with pytest.raises(InvalidConfig, match="file system"):
+        plan_of("hdfs://host/store")
+
+
+def test_an_empty_store_has_no_rows(tmp_path: Path) -> None:
+    with open_small(tmp_path / "store"):
+        pass
+    assert splits_of(tmp_path / "store") == []
+
+
+def test_raw_bodies_come_beside_decompressed_ones(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with open_small(path) as opened:
+        opened.put(Message("orders", zlib.compress(b"text " * 20), sys_flag=0x1 | 0x300))
+    (row,) = rows_of(path, columns="raw_body,body")
+    assert row == {"raw_body": zlib.compress(b"text " * 20), "body": b"text " * 20}

@@ -1,0 +1,39 @@
+"""The table's columns: what is promised to Spark is what Arrow batches have."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+from mqlake.errors import InvalidConfig
+from mqlake.spark.schema import ALL_COLUMNS, DAMAGE, OF_DAMAGE, arrow_schema, checked_columns, columns_of, spark_schema
+from mqlake.store.scan import COLUMNS
+
+
+@pytest.mark.parametrize("columns", [ALL_COLUMNS, (*ALL_COLUMNS, DAMAGE), ("body", "topic")])
+def test_arrow_and_spark_mean_the_same(columns: tuple[str, ...]) -> None:
+    expected = to_arrow_schema(spark_schema(columns), timezone="UTC")
+    assert arrow_schema(columns).equals(expected)
+    assert [field.nullable for field in arrow_schema(columns)] == [field.nullable for field in expected]
+
+
+def test_the_columns_are_those_of_a_scan_and_the_store() -> None:
+    assert checked_columns(None, with_damage=False) == ("store", *COLUMNS)
+    assert [field.name for field in spark_schema(ALL_COLUMNS) if field.nullable] == ["tags"]
+
+
+def test_rows_for_damage_make_all_but_their_own_columns_nullable() -> None:
+    schema = spark_schema(checked_columns(None, with_damage=True))
+    assert {field.name for field in schema if not field.nullable} == {*OF_DAMAGE} - {DAMAGE}
+
+
+def test_a_schema_of_the_users_chooses_columns_and_changes_no_type() -> None:
+    assert columns_of(StructType([StructField("body", spark_schema(["body"])[0].dataType)])) == ("body",)
+    with pytest.raises(InvalidConfig, match="topic is string"):
+        columns_of(StructType([StructField("topic", IntegerType())]))
+    with pytest.raises(InvalidConfig, match="one of store, topic"):
+        columns_of(StructType([StructField("subject", StringType())]))
