@@ -17,9 +17,15 @@ LAYERS = {
     "files": {"kernel", "files"},
     "logs": {"kernel", "codec", "files", "logs"},
     "store": {"kernel", "codec", "files", "logs", "store"},
+    "spark": {"kernel", "codec", "files", "logs", "store", "spark"},
     "cli": {"kernel", "codec", "files", "logs", "store", "cli"},
 }
-OUTSIDE = {"cli": {"click", "rich", "pyarrow"}, "store": {"pyarrow"}, "codec": {"lz4", "zstandard"}}
+OUTSIDE = {
+    "cli": {"click", "rich", "pyarrow"},
+    "store": {"pyarrow"},
+    "codec": {"lz4", "zstandard"},
+    "spark": {"pyspark", "pyarrow", "numpy"},
+}
 
 
 def imports_of(path: Path) -> set[str]:
@@ -51,12 +57,20 @@ def test_only_named_places_use_what_is_not_in_the_standard_library(layer: str) -
             assert root in allowed, f"{path.name} imports {name}"
 
 
+def test_spark_needs_the_reading_side_of_the_store_only() -> None:
+    reading = {"mqlake.store.engine.Follower", "mqlake.store.opening", "mqlake.store.scan"}
+    for path in (PACKAGE / "spark").rglob("*.py"):
+        for name in imports_of(path):
+            if name.startswith("mqlake.store."):
+                assert any(name.startswith(part) for part in reading), f"{path.name} imports {name}"
+
+
 def test_importing_the_package_imports_nothing_outside_the_standard_library() -> None:
     import subprocess
     import sys
 
     program = (
-        "import mqlake, sys; print([m for m in ('click', 'rich', 'pyarrow', 'lz4', 'zstandard') if m in sys.modules])"
+        f"import mqlake, sys; print([m for m in {sorted(set().union(*OUTSIDE.values()))} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

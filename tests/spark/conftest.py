@@ -27,6 +27,7 @@ def spark() -> Iterator[SparkSession]:
             spark_driver_memory="1g",
             spark_ui_showConsoleProgress="false",
             spark_sql_session_timeZone="UTC",
+            spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # for a quick start
         )
     except MissingJava as reason:
         pytest.skip(str(reason))

@@ -35,7 +35,7 @@ def rows_of(path: Path | str, splits: list[Split] | None = None, **options: Any)
     parsed = options_for(path, **options)
     rows: list[Row] = []
     for split in splits if splits is not None else splits_of(path, **options):
-        for batch in read_split(parsed, split):
+        for batch in read_split(parsed, arrow_schema(parsed.columns), split):
             batch.validate(full=True)
             assert batch.schema.equals(arrow_schema(parsed.columns))
             assert batch.num_rows

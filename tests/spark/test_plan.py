@@ -52,7 +52,7 @@ def test_half_and_rolled_back_messages_come_when_asked_for(store: Path) -> None:
     assert len(rows_of(store)) == 400
 
 
-SELECTIONS: list[tuple[dict[str, str], Any]] = [
+SELECTIONS: list[tuple[dict[str, Any], Any]] = [
     ({"topics": "topic-1"}, lambda row: row["topic"] == "topic-1"),
     ({"topics": "topic-1,topic-3"}, lambda row: row["topic"] in ("topic-1", "topic-3")),
     ({"topicsPattern": "topic-[03]"}, lambda row: row["topic"] in ("topic-0", "topic-3")),
@@ -68,7 +68,7 @@ SELECTIONS: list[tuple[dict[str, str], Any]] = [
 @pytest.mark.parametrize("split", ["1g", "20k", "1k"])
 @pytest.mark.parametrize(("options", "wanted"), SELECTIONS)
 def test_every_way_gives_exactly_the_rows_that_were_selected(
-    store: Path, messages: list[Row], options: dict[str, str], wanted: Any, split: str
+    store: Path, messages: list[Row], options: dict[str, Any], wanted: Any, split: str
 ) -> None:
     names = options.get("topics", "").split(",")
     expected = offsets([row for row in messages if wanted(row) and (names == [""] or row["topic"] in names)])

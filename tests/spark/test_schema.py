@@ -10,7 +10,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from mqlake.errors import InvalidConfig
-from mqlake.spark.schema import ALL_COLUMNS, DAMAGE, OF_DAMAGE, arrow_schema, checked_columns, columns_of, spark_schema
+from mqlake.spark.schema import (
+    ALL_COLUMNS,
+    DAMAGE,
+    OF_DAMAGE,
+    arrow_schema,
+    arrow_schema_for,
+    checked_columns,
+    columns_of,
+    spark_schema,
+)
 from mqlake.store.scan import COLUMNS
 
 
@@ -33,6 +42,10 @@ def test_rows_for_damage_make_all_but_their_own_columns_nullable() -> None:
 
 def test_a_schema_of_the_users_chooses_columns_and_changes_no_type() -> None:
     assert columns_of(StructType([StructField("body", spark_schema(["body"])[0].dataType)])) == ("body",)
+    chosen = StructType([StructField("tags", StringType()), StructField("topic", StringType())])
+    assert [field.nullable for field in arrow_schema_for(chosen)] == [True, True]
+    with pytest.raises(InvalidConfig, match="tags is null for some rows"):
+        arrow_schema_for(StructType([StructField("tags", StringType(), nullable=False)]))
     with pytest.raises(InvalidConfig, match="topic is string"):
         columns_of(StructType([StructField("topic", IntegerType())]))
     with pytest.raises(InvalidConfig, match="one of store, topic"):

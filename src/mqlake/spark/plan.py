@@ -121,7 +121,8 @@ def narrow(snapshot: Snapshot, options: SourceOptions) -> tuple[int, int]:
         low = max(low, boundaries.around_time(options.start_time - CLOCK_STEP_MS)[0])
     if options.end_time is not None:
         high = max(low, min(high, boundaries.around_time(options.end_time + CLOCK_STEP_MS)[1]))
-    return boundaries.at_or_behind(low), boundaries.at_or_behind(high)
+    # The log's own beginning is one, damaged or not: damage there is to be told, too.
+    return low if low == first else boundaries.at_or_behind(low), boundaries.at_or_behind(high)
 
 
 def split_size(total: int, options: SourceOptions) -> int:

@@ -39,11 +39,11 @@ ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 _log = logging.getLogger(__name__)
 
 
-def read_split(options: SourceOptions, split: Split) -> Iterator[pa.RecordBatch]:
+def read_split(options: SourceOptions, schema: pa.Schema, split: Split) -> Iterator[pa.RecordBatch]:
     """The wanted messages of a split as batches of the table, in the order of the log."""
     _freeze()
     selection = Selection(options, split.topics)
-    table = Table(split.store, options.columns)
+    table = Table(split.store, schema)
     scan = SplitScan(options, split, selection.columns)
     for batch in scan.of_split():
         batch = selection.of(batch)

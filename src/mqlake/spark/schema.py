@@ -80,6 +80,15 @@ def nullable(name: str, columns: Sequence[str]) -> bool:
     return name in ("tags", DAMAGE) or (DAMAGE in columns and name not in OF_DAMAGE)
 
 
+def arrow_schema_for(schema: StructType) -> pa.Schema:
+    """The Arrow schema that Spark expects for a schema of ours or of the user's, who may say that all is nullable."""
+    expected = {field.name: field.nullable for field in spark_schema(schema.names)}
+    for field in schema.fields:
+        if expected[field.name] and not field.nullable:
+            raise InvalidConfig("schema", f"{field.name} NOT NULL", f"{field.name} is null for some rows")
+    return pa.schema([pa.field(field.name, TYPES[field.name][1], field.nullable) for field in schema.fields])
+
+
 def columns_of(schema: StructType) -> tuple[str, ...]:
     """The columns of a schema that the user gave: it chooses and orders columns, and changes none of their types."""
     for field in schema.fields:
@@ -93,11 +102,11 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
 
 
 class Table:
-    """Makes batches of one table: one store, one list of columns."""
+    """Makes batches of one table: one store, one schema."""
 
-    def __init__(self, store: str, columns: Sequence[str], schema: pa.Schema | None = None) -> None:
+    def __init__(self, store: str, schema: pa.Schema) -> None:
         self._store = pa.scalar(store)
-        self._schema = schema if schema is not None else arrow_schema(columns)
+        self._schema = schema
 
     def of_messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch of a scan, as a batch of the table."""

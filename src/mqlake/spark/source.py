@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from mqlake.errors import InvalidConfig
 from mqlake.spark.options import SourceOptions, parse_options
 from mqlake.spark.plan import plan
 from mqlake.spark.read_split import read_split
-from mqlake.spark.schema import columns_of, spark_schema
+from mqlake.spark.schema import DAMAGE, arrow_schema_for, columns_of, spark_schema
 from mqlake.spark.split import Split
 
 if TYPE_CHECKING:
@@ -34,14 +35,18 @@ class MqlakeSource(DataSource):
 
     def reader(self, schema: StructType) -> MqlakeReader:
         """`schema` is what `schema()` gave, or one of the user's, which then chooses the columns."""
-        return MqlakeReader(parse_options(self.options, columns_of(schema)))
+        options = parse_options(self.options, columns_of(schema))
+        if options.columns != tuple(schema.names):
+            raise InvalidConfig("schema", ", ".join(schema.names), f"onDamage=rows needs a column {DAMAGE}")
+        return MqlakeReader(options, arrow_schema_for(schema))
 
 
 class MqlakeReader(DataSourceReader):
     """Plans beside the driver (`partitions`), reads in the workers (`read`)."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self._options = options
+        self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
         return [split for store in plan(self._options) for split in store.splits]
@@ -49,7 +54,7 @@ class MqlakeReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Split):  # Spark's own, where there is no split at all
             return iter(())
-        return read_split(self._options, partition)
+        return read_split(self._options, self._schema, partition)
 
 
 def explain(*paths: str, **options: object) -> str:
