@@ -1,7 +1,8 @@
-"""Named workloads on mqlake and, in the same run, the same work in the real RocketMQ store; ratios.
+"""Named workloads on mqlake and, in the same run, the same work in the real RocketMQ store or in Spark's own source.
 
     python -m benchmarks                 every row, five times, the median (about 25 minutes)
     python -m benchmarks put sync1       some rows
+    python -m benchmarks spark_full      rows of the Spark source, which need no RocketMQ
     python -m benchmarks --quick         once each, smaller counts: a first impression, no figures to publish
 
 Each measurement is a process of its own on a fresh store; the two sides take turns, because machines are noisy.
@@ -58,6 +59,16 @@ class Bench:
         result = RocketMQ(ROCKETMQ).bench(workload, path, **options)
         if not store:
             shutil.rmtree(path, ignore_errors=True)
+        return result
+
+    def spark(self, workload: str, body: int) -> dict[str, Any]:
+        """Run a workload of the Spark source and the same on Parquet, in one process: a JVM is slow to start."""
+        command = [sys.executable, "-m", "benchmarks.spark", workload, str(self.directory)]
+        command += [f"mib={max(64, int(1024 * self.scale))}", f"body={body}", "rounds=3"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+        if done.returncode:
+            raise RuntimeError(f"{workload}: {done.stderr[-2000:]}")
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return result
 
     def count(self, full: int) -> int:
@@ -184,6 +195,31 @@ def rows() -> list[Row]:
     ]
 
 
+def spark_rows() -> list[Row]:
+    """The Spark source; the other side is Parquet with the same rows, and less is better."""
+
+    def row(name: str, title: str, goal: str, workload: str, body: int, *, per_gib: bool) -> Row:
+        last: dict[str, float] = {}
+
+        def ours(bench: Bench) -> float:
+            last.update(bench.spark(workload, body))
+            return last["ours"] / (last["gib"] if per_gib else 1)
+
+        def theirs(bench: Bench) -> float:
+            return last["theirs"] / (last["gib"] if per_gib else 1)
+
+        return Row(name, title, goal, ours, theirs, "s/GiB" if per_gib else "s")
+
+    return [
+        row("spark_full", "Spark, all columns to noop, 300 B", "2.0 × at most", "full", 180, per_gib=True),
+        row("spark_full1k", "Spark, all columns to noop, 1 KiB", "2.0 × at most", "full", 896, per_gib=True),
+        row("spark_count", "Spark, count with one column", "1.2 s/GiB", "count", 180, per_gib=True),
+        row("spark_group", "Spark, group by topic with one column", "1.2 s/GiB", "group", 180, per_gib=True),
+        row("spark_topic", "Spark, one topic of 100", "1.5 × its share + 1 s", "topic", 180, per_gib=False),
+        row("spark_key", "Spark, one key", "1.5 × its share + 1 s", "key", 180, per_gib=False),
+    ]
+
+
 def scan_rate(bench: Bench) -> float:
     if not (bench.directory / "million").exists():
         bench.ours("prepare", "million", count=bench.count(1_000_000), body=1024)
@@ -223,7 +259,7 @@ def show(value: float, unit: str) -> str:
 
 
 def table_of(results: list[dict[str, Any]]) -> Table:
-    table = Table(title=f"mqlake beside RocketMQ {ROCKETMQ}'s store")
+    table = Table(title=f"mqlake beside RocketMQ {ROCKETMQ}'s store, and beside Parquet in Spark")
     for name in ("workload", "must reach", "mqlake", "other", "ratio"):
         table.add_column(name, justify="left" if name == "workload" else "right")
     for r in results:
@@ -245,15 +281,15 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("bench-out/store.json"), help="the results as JSON")
     options = parser.parse_args()
     console = Console()
-    reason = available()
-    if reason:
-        console.print(f"RocketMQ cannot run here: {reason}")
-        return 1
-    known = rows()
+    known = [*rows(), *spark_rows()]
     unknown = set(options.rows) - {row.name for row in known}
     if unknown:
         parser.error(f"no such rows: {', '.join(sorted(unknown))}; there are {', '.join(row.name for row in known)}")
     chosen = [row for row in known if not options.rows or row.name in options.rows]
+    reason = available()
+    if reason and any(not row.name.startswith("spark_") for row in chosen):
+        console.print(f"RocketMQ cannot run here: {reason}")
+        return 1
     for name, value in describe().items():
         console.print(f"{name}: {value}")
     console.print(f"command: python -m benchmarks {' '.join(sys.argv[1:])}")

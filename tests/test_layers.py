@@ -69,8 +69,6 @@ def test_importing_the_package_imports_nothing_outside_the_standard_library() ->
     import subprocess
     import sys
 
-    program = (
-        f"import mqlake, sys; print([m for m in {sorted(set().union(*OUTSIDE.values()))} if m in sys.modules])"
-    )
+    program = f"import mqlake, sys; print([m for m in {sorted(set().union(*OUTSIDE.values()))} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

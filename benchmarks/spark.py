@@ -1,0 +1,97 @@
+"""The Spark source beside Spark's own Parquet read of the same rows, in one session, taking turns.
+
+Run as a program: `python -m benchmarks.spark WORKLOAD DIRECTORY [mib=1024] [body=180] [rounds=3]`. Store and Parquet
+files are made in DIRECTORY when they are not there. Prints one JSON line: medians in seconds of both, GiB of the log.
+
+A hundred topics take turns, every message has a tag and a key of its own. Both sides run once before they are timed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from mqlake import Message, MessageStore
+from mqlake.spark import session
+
+TOPICS = 100
+OVERHEAD = 128
+"""Bytes of a record beside its body, here."""
+Action = Callable[[DataFrame], object]
+
+
+def write(path: Path, mib: int, body: int) -> None:
+    count = (mib << 20) // (body + OVERHEAD)
+    contents = [random.randbytes(body) for _ in range(64)]
+    with MessageStore.open(path) as store:
+        for start in range(0, count, 100):
+            numbers = range(start, start + 100)
+            store.put_many(
+                [Message(f"topic-{i % TOPICS}", contents[i % 64], tags="TagA", keys=f"k{i}") for i in numbers]
+            )
+
+
+def to_noop(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+WORKLOADS: dict[str, tuple[dict[str, str], Callable[[DataFrame], DataFrame], Action]] = {
+    "full": ({}, lambda rows: rows, to_noop),
+    "count": ({"columns": "size"}, lambda rows: rows.select("size"), lambda rows: rows.count()),
+    "group": (
+        {"columns": "topic"},
+        lambda rows: rows.select("topic"),
+        lambda rows: rows.groupBy("topic").count().collect(),
+    ),
+    "topic": ({"topics": "topic-7"}, lambda rows: rows.where("topic = 'topic-7'"), to_noop),
+    "key": ({"keys": "k777"}, lambda rows: rows.where("array_contains(keys, 'k777')"), to_noop),
+}
+"""By name: options of our side, the same selection of Parquet's, and what is done with the rows."""
+
+
+def run(spark: SparkSession, workload: str, store: Path, parquet: Path, rounds: int) -> dict[str, Any]:
+    options, select, act = WORKLOADS[workload]
+
+    def ours() -> None:
+        act(spark.read.format("mqlake").options(**options).load(str(store)))
+
+    def theirs() -> None:
+        act(select(spark.read.parquet(str(parquet))))
+
+    took: dict[str, list[float]] = {"ours": [], "theirs": []}
+    for round_number in range(rounds + 1):
+        for name, side in (("ours", ours), ("theirs", theirs)):
+            began = time.perf_counter()
+            side()
+            if round_number:
+                took[name].append(time.perf_counter() - began)
+    return {name: statistics.median(times) for name, times in took.items()}
+
+
+def main(arguments: list[str]) -> None:
+    workload, directory, *rest = arguments
+    settings = {"mib": 1024, "body": 180, "rounds": 3, **{k: int(v) for k, v in (item.split("=") for item in rest)}}
+    store = Path(directory) / f"spark-{settings['mib']}-{settings['body']}"
+    parquet = store.with_suffix(".parquet")
+    if not store.exists():
+        write(store, settings["mib"], settings["body"])
+    spark = session("local[2]", spark_ui_enabled="false", spark_driver_memory="2g", spark_sql_shuffle_partitions=2)
+    spark.sparkContext.setLogLevel("ERROR")
+    if not parquet.exists():
+        spark.read.format("mqlake").load(str(store)).write.parquet(str(parquet))
+    with MessageStore.open(store, read_only=True) as opened:
+        gib = (opened.end_offset - opened.first_offset) / 2**30
+    print(json.dumps({**run(spark, workload, store, parquet, settings["rounds"]), "gib": gib}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
