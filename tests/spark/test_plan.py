@@ -110,7 +110,7 @@ def test_offsets_outside_of_the_log_are_an_error_unless_data_loss_is_fine(store:
 
 def test_times_select_exactly_though_the_clock_was_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of the clock that a plan allows for lose no row; what the search passes over is far outside."""
-    path, log, stamps = tmp_path / "store", b"", []
+    path, log, stamps = tmp_path / "store", bytearray(), []
     for number in range(30_000):
         stamp = 1_700_000_000_000 + number * 1000 - (CLOCK_STEP_MS - 1000 if number % 1000 > 900 else 0)
         stamps.append(stamp)
