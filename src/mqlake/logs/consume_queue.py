@@ -32,8 +32,8 @@ class ConsumeQueue:
         self.end = 0
         """The number behind the last entry."""
         self._dirty: set[int] = set()
-        self._first = 0
-        self._first_of = -1
+        self._first = (-1, 0)
+        """Where the log began when it was last asked, and the first entry then: one value, for readers race."""
 
     def load(self, log_end: int) -> None:
         """Find the last entry that is whole and points into the log."""
@@ -110,7 +110,8 @@ class ConsumeQueue:
 
     def first_offset(self, log_first: int) -> int:
         """The first entry whose message is still in the log, which begins at `log_first`; `end` where none is."""
-        if self._first_of != log_first or self._first > self.end:
+        known_for, first = self._first
+        if known_for != log_first or first > self.end:
             low, high = self.files.first_offset // ENTRY_SIZE, self.end
             while low < high:
                 middle = (low + high) // 2
@@ -119,8 +120,8 @@ class ConsumeQueue:
                     low = middle + 1
                 else:
                     high = middle
-            self._first, self._first_of = low, log_first
-        return self._first
+            self._first, first = (log_first, low), low
+        return first
 
     def entry(self, number: int) -> QueueEntry | None:
         """Entry `number`; None where its file is gone."""
@@ -136,6 +137,13 @@ class ConsumeQueue:
             return memoryview(b"")
         position = start * ENTRY_SIZE - file.start
         return file.view(position, min(file.size, position + (stop - start) * ENTRY_SIZE))
+
+    def delete_before(self, log_first: int) -> int:
+        """Delete files that name only messages before the log's first; how many went. The last stays: it has the end.
+
+        Who has `log_first` on the disk, and only then, may call this: a queue never begins behind its log.
+        """
+        return self.files.delete_before(self.first_offset(log_first) * ENTRY_SIZE)
 
     def truncate_to(self, end: int) -> None:
         """Forget the entries from `end` on."""

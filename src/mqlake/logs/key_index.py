@@ -8,7 +8,9 @@ One thread enters keys, the dispatcher. Any thread looks up: an entry is written
 from __future__ import annotations
 
 import datetime
+import itertools
 import struct
+import threading
 from pathlib import Path
 
 from mqlake.codec.index_entry import HEADER, IndexHeader, index_file_size
@@ -33,6 +35,7 @@ class KeyIndex:
         self.entry_count = entry_count
         self._file_size = index_file_size(slot_count, entry_count)
         self._writable = writable
+        self._lock = threading.Lock()  # of the tuple of files: the dispatcher adds to it, the cleaner takes away
         self._files: tuple[MappedFile, ...] = ()
         self._dirty: set[MappedFile] = set()
         self._entered_through = -1
@@ -41,12 +44,15 @@ class KeyIndex:
         """Take the folder as it is; names that are no time are passed over, as RocketMQ does."""
         names = sorted(path.name for path in self._directory.glob("*") if path.name.isdigit() and path.is_file())
         known = {file.path.name: file for file in self._files}
-        self._files = tuple(known.get(name) or self._open(name) for name in names)
+        opened = (known.get(name) or self._open(name) for name in names)
+        self._files = tuple(file for file in opened if file is not None)
 
-    def _open(self, name: str) -> MappedFile:
+    def _open(self, name: str) -> MappedFile | None:
         path = self._directory / name
         try:
             return MappedFile.open(path, 0, self._file_size, writable=self._writable)
+        except FileNotFoundError:  # deleted since it was listed
+            return None
         except BadFile as error:
             raise BadFile(
                 path,
@@ -96,7 +102,8 @@ class KeyIndex:
             HEADER.pack_into(file.pages, 0, *times, *offsets, 0, 1)
         else:
             HEADER.pack_into(file.pages, 0, 0, 0, 0, 0, 0, 1)
-        self._files = (*self._files, file)
+        with self._lock:
+            self._files = (*self._files, file)
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
         """Offsets entered under a hash, newest first, at most `limit`; candidates, to be compared by the caller."""
@@ -112,6 +119,16 @@ class KeyIndex:
 
     def _header(self, file: MappedFile) -> IndexHeader:
         return IndexHeader.decode(file.pages[: HEADER.size])
+
+    def delete_before(self, log_first: int) -> int:
+        """Delete files that name only messages before the log's first, oldest first, never the newest; how many."""
+        gone = list(itertools.takewhile(lambda file: self._header(file).end_offset < log_first, self._files[:-1]))
+        with self._lock:
+            self._files = self._files[len(gone) :]
+        for file in gone:
+            self._dirty.discard(file)
+            file.delete()
+        return len(gone)
 
     def destroy(self) -> None:
         """Delete all files: the index is to be built again."""
