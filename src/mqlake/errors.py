@@ -138,8 +138,8 @@ class DiskAboveLimit(DiskFull):
 
     def __str__(self) -> str:
         return (
-            f"{self.path}: the disk is {self.used_percent} % full, more than {self.full_percent} % "
-            f"(diskSpaceWarningLevelRatio); puts are taken again at {self.resume_percent} %: free space"
+            f"{self.path}: the disk is {self.used_percent} % full; puts are refused from above {self.full_percent} % "
+            f"(diskSpaceWarningLevelRatio) until it is at {self.resume_percent} % again: free space"
         )
 
 

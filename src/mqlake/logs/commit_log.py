@@ -311,7 +311,7 @@ class LogWriter(CommitLog):
     def resume(self, refusal: Callable[[], StoreError]) -> None:
         """Take puts again, if this is what they are refused for."""
         with self._lock:
-            if self.refusal is refusal:
+            if self.refusal == refusal:
                 self.refusal = None
                 self._appender.reopen()
 

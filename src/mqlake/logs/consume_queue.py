@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER, FILLER_SIZE, QueueEntry
-from mqlake.files.mapped_file import MappedFile
+from mqlake.files.mapped_file import MappedFile, sync_directory
 from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.kernel import count_valid_entries
 
@@ -32,6 +32,7 @@ class ConsumeQueue:
         self.end = 0
         """The number behind the last entry."""
         self._dirty: set[int] = set()
+        self._new_names = False
         self._first = (-1, 0)
         """Where the log began when it was last asked, and the first entry then: one value, for readers race."""
 
@@ -82,7 +83,7 @@ class ConsumeQueue:
 
     def _begin_at(self, position: int) -> None:
         start = position - position % self.files.file_size
-        self.files.create(start, reserve=False)
+        self._create(start)
         self._fill(start, position, FILLER)
 
     def _fill(self, position: int, stop: int, filler: bytes) -> None:
@@ -104,9 +105,13 @@ class ConsumeQueue:
     def _file_for(self, position: int) -> MappedFile:
         file = self.files.file_at(position)
         while file is None:
-            self.files.create(self.files.end_offset, reserve=False)
+            self._create(self.files.end_offset)
             file = self.files.file_at(position)
         return file
+
+    def _create(self, start: int) -> None:
+        self.files.create(start, reserve=False)
+        self._new_names = True
 
     def first_offset(self, log_first: int) -> int:
         """The first entry whose message is still in the log, which begins at `log_first`; `end` where none is."""
@@ -151,7 +156,11 @@ class ConsumeQueue:
         self.end = min(self.end, end)
 
     def sync(self) -> None:
-        """Bring what was written to the disk."""
+        """Bring what was written to the disk, with the names of new files and of the folders they are in."""
+        if self._new_names:
+            self._new_names = False
+            for directory in (self.files.directory, *self.files.directory.parents[:2]):
+                sync_directory(directory)
         for start in list(self._dirty):
             self._dirty.discard(start)  # first: what is written from here on marks the file again
             file = self.files.file_at(start)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mqlake.codec.index_entry import HEADER, IndexHeader, index_file_size
 from mqlake.errors import BadFile
-from mqlake.files.mapped_file import MappedFile
+from mqlake.files.mapped_file import MappedFile, sync_directory
 from mqlake.kernel import find_index_key, put_index_keys
 
 KEY = struct.Struct("<iqq")
@@ -38,6 +38,7 @@ class KeyIndex:
         self._lock = threading.Lock()  # of the tuple of files: the dispatcher adds to it, the cleaner takes away
         self._files: tuple[MappedFile, ...] = ()
         self._dirty: set[MappedFile] = set()
+        self._new_names = False
         self._entered_through = -1
 
     def load(self) -> None:
@@ -104,6 +105,7 @@ class KeyIndex:
             HEADER.pack_into(file.pages, 0, 0, 0, 0, 0, 0, 1)
         with self._lock:
             self._files = (*self._files, file)
+        self._new_names = True
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
         """Offsets entered under a hash, newest first, at most `limit`; candidates, to be compared by the caller."""
@@ -138,7 +140,10 @@ class KeyIndex:
         self._dirty.clear()
 
     def sync(self) -> None:
-        """Bring what was entered to the disk."""
+        """Bring what was entered to the disk, with the names of new files."""
+        if self._new_names:
+            self._new_names = False
+            sync_directory(self._directory)
         for file in list(self._dirty):
             self._dirty.discard(file)  # first: what is entered from here on marks the file again
             file.sync()
