@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mqlake import MessageStore, RetentionConfig
+from mqlake import MessageStore, RetentionConfig, StoredMessage
 from mqlake.store.retention import Retention
 from tests.helpers import LOG_FILE, message, open_small
 
@@ -77,3 +77,12 @@ def log_files(store: MessageStore) -> list[str]:
 
 def queue_files(store: MessageStore, topic: str = "orders") -> list[str]:
     return sorted(path.name for path in (store.path / "consumequeue" / topic / "0").iterdir())
+
+
+def read_all(store: MessageStore, start: int, stop: int = 1 << 40) -> list[StoredMessage]:
+    """A queue's messages from `start` on and before `stop`."""
+    found: list[StoredMessage] = []
+    while start < stop and (batch := store.read("orders", start=start, limit=min(100, stop - start))):
+        found += batch
+        start = batch[-1].queue_offset + 1
+    return found

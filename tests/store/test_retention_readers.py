@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mqlake import OffsetOutOfRange
+from mqlake import ConsumeQueueConfig, OffsetOutOfRange
 from tests.faults import powercut
 from tests.helpers import LOG_FILE, covers, message, open_small
-from tests.store.retention import BODY, fill, open_filled, queue_files
+from tests.store.retention import BODY, fill, open_filled, queue_files, read_all
 
 FOLLOWER = """
 import sys
@@ -134,15 +134,17 @@ CLEANS = """
 import sys
 from pathlib import Path
 from tests.helpers import LOG_FILE, message, open_small
-from mqlake import RetentionConfig
+from mqlake import ConsumeQueueConfig, RetentionConfig
 from tests.store.retention import BODY
-sync = len(sys.argv) > 2
-with open_small(Path(sys.argv[1]), retention=RetentionConfig(enabled=False, pause_ms=0, queue_pause_ms=0)) as store:
+path, queue_file, sync = sys.argv[1:]
+retention = RetentionConfig(enabled=False, pause_ms=0, queue_pause_ms=0)
+queues = ConsumeQueueConfig(file_size_bytes=int(queue_file))
+with open_small(Path(path), retention=retention, consume_queue=queues) as store:
     print("idle", store.put(message(0, "idle", queue_id=0)).queue_offset, flush=True)
     while True:
         for _ in range(300):
             receipt = store.put(message(0, queue_id=0, body=BODY))
-        if sync:
+        if sync == "sync":
             store.flush()
         print("put", receipt.queue_offset, flush=True)
         print("first", store.retain(keep_bytes=2 * LOG_FILE).first_offset, flush=True)
@@ -151,19 +153,14 @@ with open_small(Path(sys.argv[1]), retention=RetentionConfig(enabled=False, paus
 
 def _check(path: Path, answers: list[list[str]]) -> None:
     """What was said is there: the log begins no earlier than told, has no gap, and numbers go on."""
-    puts = [int(number) for kind, number in answers if kind == "put"]
-    idle = [int(number) for kind, number in answers if kind == "idle"]
-    with open_small(path) as store:
-        assert store.first_offset >= max([0, *(int(number) for kind, number in answers if kind == "first")])
+    told = {kind: max(int(number) for name, number in answers if name == kind) for kind in ("idle", "put", "first")}
+    with open_small(path, consume_queue=ConsumeQueueConfig()) as store:
+        assert store.first_offset >= told["first"]
         (queue,) = store.queues("orders")
-        assert queue.end_offset > max(puts)
-        number = queue.first_offset
-        while batch := store.read("orders", start=number, limit=100):
-            assert [m.queue_offset for m in batch] == list(range(number, number + len(batch)))
-            number += len(batch)
-        assert number == queue.end_offset
+        kept = [m.queue_offset for m in read_all(store, queue.first_offset, told["put"] + 1)]
+        assert kept == list(range(queue.first_offset, told["put"] + 1))
         assert store.put(message(0, queue_id=0)).queue_offset == queue.end_offset
-        assert store.put(message(0, "idle", queue_id=0)).queue_offset == max(idle) + 1
+        assert store.put(message(0, "idle", queue_id=0)).queue_offset == told["idle"] + 1
         assert int(queue_files(store)[0]) <= queue.first_offset * 20
 
 
@@ -173,7 +170,7 @@ def test_kill_in_the_middle_of_cleaning_leaves_a_whole_store(tmp_path: Path) -> 
     answers: list[list[str]] = []
     for _ in range(6):
         child = subprocess.Popen(
-            [sys.executable, "-c", CLEANS, str(tmp_path / "store")], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", CLEANS, str(tmp_path / "store"), "2000", ""], stdout=subprocess.PIPE, text=True
         )
         assert child.stdout is not None
         answers += [child.stdout.readline().split() for _ in range(draw.randrange(3, 8))]
@@ -186,14 +183,18 @@ def test_kill_in_the_middle_of_cleaning_leaves_a_whole_store(tmp_path: Path) -> 
 
 
 @covers("O4")
-@pytest.mark.parametrize("kill_at", [40, 55, 71])
+@pytest.mark.parametrize("kill_at", [60, 77, 95])
 def test_a_power_cut_in_the_middle_of_cleaning_leaves_a_log_without_a_gap(tmp_path: Path, kill_at: int) -> None:
     """Whatever arrived: the log is contiguous, and a queue whose messages are gone knows its next number."""
     live, shadow, state = tmp_path / "live", tmp_path / "shadow", tmp_path / "state"
     live.mkdir()
     env = powercut.watch_env(live, shadow, kill_at_sync=kill_at)
     done = subprocess.run(
-        [sys.executable, "-c", CLEANS, str(live), "sync"], env=env, stdout=subprocess.PIPE, text=True, timeout=60
+        [sys.executable, "-c", CLEANS, str(live), "200000", "sync"],
+        env=env,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == -9
     answers = [line.split() for line in done.stdout.splitlines() if len(line.split()) == 2]

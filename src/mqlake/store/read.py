@@ -114,6 +114,8 @@ class Reader:
         while start < stop and (left > 0 or not records):
             entries = queue.entries(start, stop)
             number, count = 0, len(entries) // ENTRY_SIZE
+            if not count:  # the queue's file is gone
+                raise OffsetOutOfRange(str(queue.files.directory), start, stop, stop)
             while number < count and (left > 0 or not records):
                 offset, size, _ = ENTRY.unpack_from(entries, number * ENTRY_SIZE)
                 if size == FILLER_SIZE:
@@ -134,8 +136,6 @@ class Reader:
                 if after == number:  # the next would pass max_bytes
                     return records
                 number = after
-            if not count:
-                break
             start += count
         return records
 
