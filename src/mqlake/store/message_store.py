@@ -312,7 +312,7 @@ class MessageStore:
         what a gate holds. With `dry_run`, which a reader may ask for too, nothing goes.
         """
         self._require_open()
-        self._side.follow()
+        self._side.settle()
         if older_than_ms is keep_bytes is before_offset is None:
             older_than_ms = self.config.retention.reserved_hours * HOUR_MS
         conditions = {"older_than_ms": older_than_ms, "keep_bytes": keep_bytes, "before_offset": before_offset}
