@@ -20,7 +20,8 @@ def open_filled(path: Path, files: int, **settings: Any) -> MessageStore:
     """A store with so many log files, all messages in one queue, and no cleaner of its own."""
     settings.setdefault("retention", RetentionConfig(enabled=False, pause_ms=0, queue_pause_ms=0))
     store = open_small(path, **settings)
-    fill(store, files)
+    if files:
+        fill(store, files)
     return store
 
 
