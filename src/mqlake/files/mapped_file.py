@@ -73,8 +73,7 @@ class MappedFile:
 
     @classmethod
     def create(cls, path: Path, start: int, size: int, *, reserve: bool, scratch: Path | None = None) -> MappedFile:
-        """Make a new file of zeroes; with `reserve` its blocks are real, so that a full disk refuses here and now,
-        and its size is on the disk before its name is: a power cut leaves no name of a file that is too short.
+        """Make a new file of zeroes; with `reserve` its blocks are real, so that a full disk refuses here and now.
 
         With `scratch`, a folder on the same file system, it is made there and gets its name when it is whole: neither
         a crash nor a reader ever finds it half made.
@@ -86,7 +85,6 @@ class MappedFile:
             os.ftruncate(descriptor, size)
             if reserve:
                 os.posix_fallocate(descriptor, 0, size)
-                os.fsync(descriptor)
             if made != path:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 made.rename(path)
