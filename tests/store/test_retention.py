@@ -238,6 +238,24 @@ def test_a_name_that_cannot_be_removed_stops_the_round_and_nothing_behind_it_goe
         assert cleaner.clean() == 3
 
 
+def test_behind_a_failed_sync_of_the_folder_nothing_more_goes(tmp_path: Path) -> None:
+    """The name that was removed may come back: with the next one gone there would be a gap."""
+    with open_filled(tmp_path / "store", 5) as store:
+        assert store.retain(before_offset=LOG_FILE).file_count == 1
+        files = store._side.log_files
+        there, files.directory = files.directory, tmp_path / "nowhere"  # no name to remove there, no folder to sync
+        with pytest.raises(FileNotFoundError):
+            store.retain(before_offset=3 * LOG_FILE)
+        files.directory = there
+        assert store.retain(before_offset=3 * LOG_FILE).file_count == 0
+        assert store.first_offset == 2 * LOG_FILE
+        assert "nowhere" in (store.stats().failure or "")
+    with open_small(tmp_path / "store") as store:  # the name came back, so does the file
+        assert store.first_offset == LOG_FILE
+        start = store.queues("orders")[0].first_offset
+        assert store.read("orders", start=start, limit=1)[0].physical_offset == LOG_FILE
+
+
 # ---- queues and index follow
 
 

@@ -259,7 +259,7 @@ class Engine(_Side):
         return self._checkpointed
 
     def stats(self) -> StoreStats:
-        failure = self.flusher.failure or self.dispatcher.failure or self._derived_failure
+        failure = self.flusher.failure or self.dispatcher.failure or self._derived_failure or self.retention.failure
         return StoreStats(
             first_offset=self.log.first_offset,
             appended_end=self.log.end,

@@ -111,6 +111,8 @@ class Retention:
         self.gates = Gates(layout.gates)
         self.used_percent = 0
         """Of the disk, when it was last looked at."""
+        self.failure: OSError | None = None
+        """A sync of the log's folder failed: what is deleted next might leave a gap, so nothing is, until reopened."""
         self._checkpointed = 0
         self._trimmed_to = 0
         self._lock = threading.Lock()
@@ -205,7 +207,7 @@ class Retention:
         """None where the oldest file went, else the gates that keep it: none of them, if something else does."""
         starts = self._log.files.starts
         reason = rule(starts[0]) if len(starts) > 1 else None
-        if reason is None:
+        if reason is None or self.failure is not None:
             return ()
         start, end = starts[:2]
         if end > self._checkpointed:
@@ -225,6 +227,10 @@ class Retention:
         self._words[FIRST] = end  # readers elsewhere learn it before the name is gone
         try:
             self._log.files.delete_before(end)
+        except OSError as error:
+            if self._log.first_offset == end:  # the name is gone, but for how long?
+                self.failure = error
+            raise
         finally:
             self._words[FIRST] = self._log.first_offset
         _log.info("deleted %s: %s", file_name(start), reason)
@@ -233,7 +239,7 @@ class Retention:
     def _trim_derived(self) -> None:
         """Queues and index follow the log, once it has moved; after opening, what a crash kept from it."""
         first = self._log.first_offset
-        if first == self._trimmed_to:
+        if first == self._trimmed_to or self.failure is not None:
             return
         for _, _, queue in self._queues.all():
             if queue.delete_before(first) and self._stopping.wait(self._config.queue_pause_ms / 1000):
