@@ -7,12 +7,14 @@ from mqlake.config import (
     IndexConfig,
     MemoryConfig,
     PoolConfig,
+    RetentionConfig,
     StoreConfig,
 )
 from mqlake.errors import (
     BadFile,
     CorruptBody,
     CorruptRecord,
+    DiskAboveLimit,
     DiskFull,
     FlushTimeout,
     InvalidConfig,
@@ -31,6 +33,7 @@ from mqlake.errors import (
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
 from mqlake.store.message_store import MessageStore
 from mqlake.store.read import QueueRange
+from mqlake.store.retention import Retained
 from mqlake.store.stats import StoreStats, TopicStats
 from mqlake.version import __version__
 
@@ -40,6 +43,7 @@ __all__ = [
     "ConsumeQueueConfig",
     "CorruptBody",
     "CorruptRecord",
+    "DiskAboveLimit",
     "DiskFull",
     "Durability",
     "FlushConfig",
@@ -58,6 +62,8 @@ __all__ = [
     "PutReceipt",
     "QueueRange",
     "ReadOnlyStore",
+    "Retained",
+    "RetentionConfig",
     "StoreClosed",
     "StoreConfig",
     "StoreError",

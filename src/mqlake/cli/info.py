@@ -13,6 +13,7 @@ from mqlake.cli import show
 from mqlake.cli.options import json_option, open_reader, store_command
 from mqlake.files.layout import Layout
 from mqlake.files.lock import writer_of
+from mqlake.store.retention import GateState, RetentionStats
 
 
 class Usage(NamedTuple):
@@ -103,9 +104,25 @@ def _facts(store: MessageStore, stats: StoreStats, state: State, message_count: 
         ("log files", f"{stats.log_file_count} of {show.size(stats.file_size_bytes)}"),
         ("queue files", f"{show.count((config.consume_queue.file_size_bytes or 0) // 20)} entries each"),
         ("index files", f"{stats.index_file_count}, {_index_numbers(store)}"),
+        ("deleted", _deleted(stats.retention)),
+        *(("gate", f"{name}: {_gate(gate)}") for name, gate in stats.retention.gates.items()),
+        ("disk", f"{stats.retention.disk_used_percent} % full; {_next_run(stats.retention.next_run_ms)}"),
         ("failure", stats.failure or "none"),
         ("kernel", stats.kernel),
     ]
+
+
+def _deleted(retention: RetentionStats) -> str:
+    return f"{show.count(retention.deleted_file_count)} log files, {show.size(retention.deleted_bytes)}"
+
+
+def _gate(gate: GateState) -> str:
+    lost = f"; lost {show.size(gate.lost_bytes)} to deletion" if gate.lost_bytes else ""
+    return f"needs the log from {gate.offset} on and holds {show.size(gate.held_bytes)} of old files{lost}"
+
+
+def _next_run(when_ms: int) -> str:
+    return f"old files are looked for at {show.moment(when_ms)}" if when_ms else "nobody deletes old files now"
 
 
 def _index_numbers(store: MessageStore) -> str:
@@ -135,6 +152,14 @@ def _as_json(
         "indexFileCount": stats.index_file_count,
         "indexSlotCount": store.config.index.slot_count,
         "indexEntryCount": store.config.index.entry_count,
+        "deletedFileCount": stats.retention.deleted_file_count,
+        "deletedBytes": stats.retention.deleted_bytes,
+        "diskUsedPercent": stats.retention.disk_used_percent,
+        "nextCleaning": stats.retention.next_run_ms or None,
+        "gates": {
+            name: {"offset": gate.offset, "heldBytes": gate.held_bytes, "lostBytes": gate.lost_bytes}
+            for name, gate in stats.retention.gates.items()
+        },
         "failure": stats.failure,
         "kernel": stats.kernel,
         "files": {

@@ -59,6 +59,9 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "topics": Entry("topics", "List the topics and their queues."),
         "info": Entry("info", "Show files, sizes, positions, and who writes the store."),
     },
+    "Keep": {
+        "retain": Entry("retain", "Delete the oldest files of the log, by age, size or offset."),
+    },
     "Measure": {
         "bench": Entry("bench", "Measure this store, or mmap against write, on your disk."),
     },

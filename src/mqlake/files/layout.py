@@ -23,6 +23,7 @@ class Layout:
         self.scratch = self.own / "scratch"
         self.positions = self.own / "positions"
         self.own_checkpoint = self.own / "checkpoint"
+        self.gates = self.own / "gates"
         self.settings = self.own / "settings.json"
 
     def looks_like_a_store(self) -> bool:

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from mqlake.errors import BadFile
-from mqlake.files.mapped_file import MappedFile
+from mqlake.files.mapped_file import MappedFile, sync_directory
 from mqlake.files.names import file_name, list_files
 
 
@@ -82,6 +82,8 @@ class MappedFileQueue:
         with self._lock:
             file = self._files.get(start)
             if file is None:
+                if start not in self._starts:
+                    return None
                 path = self.directory / file_name(start)
                 try:
                     file = MappedFile.open(path, start, self.file_size, writable=self._writable)
@@ -121,17 +123,44 @@ class MappedFileQueue:
             file.zero_from(max(0, offset - file.start))
 
     def delete_before(self, offset: int) -> int:
-        """Delete files that end at or before `offset`, oldest first, never the last; how many went."""
+        """Delete files that end at or before `offset`, oldest first, never the last; how many went.
+
+        Each name is gone from the disk before the next is touched: until its folder is synced, a power cut may bring
+        back any of the names removed since, and a queue with a file missing in the middle is not a queue.
+        """
         count = 0
         while len(self._starts) > 1 and self._starts[0] + self.file_size <= offset:
-            self._remove(self._starts[0])
+            self._delete_first()
+            sync_directory(self.directory)
             count += 1
         return count
 
+    def _delete_first(self) -> None:
+        """Readers learn it first. A name that cannot be removed is taken back: nothing behind it may go."""
+        start = self._starts[0]
+        with self._lock:
+            self._forget(self._starts[1:])
+        try:
+            (self.directory / file_name(start)).unlink(missing_ok=True)
+        except OSError:
+            with self._lock:
+                self._starts = (start, *self._starts)
+            raise
+
+    def forget_before(self, offset: int) -> None:
+        """Another process deleted the files that end at or before `offset`: let go of them. The last stays."""
+        with self._lock:
+            last = self._starts[-1:]
+            self._forget(tuple(s for s in self._starts if s + self.file_size > offset or (s,) == last))
+
+    def _forget(self, kept: tuple[int, ...]) -> None:
+        for start in set(self._starts).difference(kept):
+            self._files.pop(start, None)
+        self._starts = kept
+
     def _remove(self, start: int) -> None:
         with self._lock:
-            self._starts = tuple(kept for kept in self._starts if kept != start)
-            self._files.pop(start, None)
+            self._forget(tuple(kept for kept in self._starts if kept != start))
             (self.directory / file_name(start)).unlink(missing_ok=True)
 
     def close(self) -> None:

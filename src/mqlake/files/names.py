@@ -15,13 +15,28 @@ def file_name(start: int) -> str:
 
 def list_files(directory: Path) -> list[tuple[int, int]]:
     """Start and size of every file of a queue, in order; folders are skipped, and a missing folder is an empty one."""
+    while True:
+        try:
+            return _list_once(directory)
+        except _Vanished:  # a writer deleted it meanwhile: a list half old and half new may lack one in the middle
+            continue
+
+
+class _Vanished(Exception):
+    """A file was deleted between listing its name and looking at it."""
+
+
+def _list_once(directory: Path) -> list[tuple[int, int]]:
     found = []
     try:
         entries = list(os.scandir(directory))
     except FileNotFoundError:
         return []
     for entry in entries:
-        status = entry.stat()
+        try:
+            status = entry.stat()
+        except FileNotFoundError:
+            raise _Vanished from None
         if stat.S_ISDIR(status.st_mode):
             continue
         if not (entry.name.isascii() and entry.name.isdigit() and entry.name == file_name(int(entry.name))):

@@ -33,7 +33,7 @@ from mqlake.kernel.hosts import pack_host
 from mqlake.kernel.types import REASONS
 from mqlake.logs.stretch import Stretch
 from mqlake.logs.topic_table import TopicTable, require_light_queue
-from mqlake.message import Durability, Message, PutReceipt
+from mqlake.message import Durability, Message, PutReceipt, StoredMessage
 
 MARKER: Final = struct.Struct(">iI")
 MARKER_MAGIC: Final = 0xCBD43194
@@ -68,6 +68,18 @@ class CommitLog:
     @property
     def first_offset(self) -> int:
         return self.files.first_offset
+
+    def file_time_ms(self, start: int) -> int:
+        """When the newest record of a file, not the last one, was stored; milliseconds since 1970.
+
+        The first record of the next file bounds it from above, and costs one look. A file's own modification time,
+        which RocketMQ takes, lags behind what is written through a mapping and is set anew by a copy of the store: it
+        stands in only where that record cannot be read.
+        """
+        try:
+            return StoredMessage(self.record_at(start + self.file_size, self.committed)).store_timestamp
+        except StoreError:
+            return (self.files.directory / file_name(start)).stat().st_mtime_ns // 1_000_000
 
     def stretch(self, start: int, stop: int) -> Stretch | None:
         """The part of [start, stop) that lies in one file; None where the file is gone."""
@@ -295,6 +307,20 @@ class LogWriter(CommitLog):
         with self._lock:
             self._appender.close()
             self.refusal = refusal
+
+    def pause(self, refusal: Callable[[], StoreError]) -> None:
+        """Refuse puts until `resume`; nothing changes where they are refused already."""
+        with self._lock:
+            if self.refusal is None:
+                self._appender.close()
+                self.refusal = refusal
+
+    def resume(self, refusal: Callable[[], StoreError]) -> None:
+        """Take puts again, if this is what they are refused for."""
+        with self._lock:
+            if self.refusal == refusal:
+                self.refusal = None
+                self._appender.reopen()
 
     def close(self) -> None:
         """Let go of the file that was written; `refuse` came before."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER, FILLER_SIZE, QueueEntry
-from mqlake.files.mapped_file import MappedFile
+from mqlake.files.mapped_file import MappedFile, sync_directory
 from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.kernel import count_valid_entries
 
@@ -32,8 +32,9 @@ class ConsumeQueue:
         self.end = 0
         """The number behind the last entry."""
         self._dirty: set[int] = set()
-        self._first = 0
-        self._first_of = -1
+        self._new_names = False
+        self._first = (-1, 0)
+        """Where the log began when it was last asked, and the first entry then: one value, for readers race."""
 
     def load(self, log_end: int) -> None:
         """Find the last entry that is whole and points into the log."""
@@ -82,7 +83,7 @@ class ConsumeQueue:
 
     def _begin_at(self, position: int) -> None:
         start = position - position % self.files.file_size
-        self.files.create(start, reserve=False)
+        self._create(start)
         self._fill(start, position, FILLER)
 
     def _fill(self, position: int, stop: int, filler: bytes) -> None:
@@ -104,13 +105,18 @@ class ConsumeQueue:
     def _file_for(self, position: int) -> MappedFile:
         file = self.files.file_at(position)
         while file is None:
-            self.files.create(self.files.end_offset, reserve=False)
+            self._create(self.files.end_offset)
             file = self.files.file_at(position)
         return file
 
+    def _create(self, start: int) -> None:
+        self.files.create(start, reserve=False)
+        self._new_names = True
+
     def first_offset(self, log_first: int) -> int:
         """The first entry whose message is still in the log, which begins at `log_first`; `end` where none is."""
-        if self._first_of != log_first or self._first > self.end:
+        known_for, first = self._first
+        if known_for != log_first or first > self.end:
             low, high = self.files.first_offset // ENTRY_SIZE, self.end
             while low < high:
                 middle = (low + high) // 2
@@ -119,8 +125,8 @@ class ConsumeQueue:
                     low = middle + 1
                 else:
                     high = middle
-            self._first, self._first_of = low, log_first
-        return self._first
+            self._first, first = (log_first, low), low
+        return first
 
     def entry(self, number: int) -> QueueEntry | None:
         """Entry `number`; None where its file is gone."""
@@ -137,13 +143,24 @@ class ConsumeQueue:
         position = start * ENTRY_SIZE - file.start
         return file.view(position, min(file.size, position + (stop - start) * ENTRY_SIZE))
 
+    def delete_before(self, log_first: int) -> int:
+        """Delete files that name only messages before the log's first; how many went. The last stays: it has the end.
+
+        Who has `log_first` on the disk, and only then, may call this: a queue never begins behind its log.
+        """
+        return self.files.delete_before(self.first_offset(log_first) * ENTRY_SIZE)
+
     def truncate_to(self, end: int) -> None:
         """Forget the entries from `end` on."""
         self.files.truncate_to(end * ENTRY_SIZE)
         self.end = min(self.end, end)
 
     def sync(self) -> None:
-        """Bring what was written to the disk."""
+        """Bring what was written to the disk, with the names of new files and of the folders they are in."""
+        if self._new_names:
+            self._new_names = False
+            for directory in (self.files.directory, *self.files.directory.parents[:2]):
+                sync_directory(directory)
         for start in list(self._dirty):
             self._dirty.discard(start)  # first: what is written from here on marks the file again
             file = self.files.file_at(start)

@@ -8,14 +8,15 @@ One thread enters keys, the dispatcher. Any thread looks up: an entry is written
 from __future__ import annotations
 
 import datetime
+import itertools
 import mmap
 import struct
-from collections.abc import Iterable
+import threading
 from pathlib import Path
 
 from mqlake.codec.index_entry import HEADER, IndexHeader, index_file_size
 from mqlake.errors import BadFile
-from mqlake.files.mapped_file import MappedFile
+from mqlake.files.mapped_file import MappedFile, sync_directory
 from mqlake.kernel import find_index_key, put_index_keys
 
 KEY = struct.Struct("<iqq")
@@ -35,26 +36,26 @@ class KeyIndex:
         self.entry_count = entry_count
         self._file_size = index_file_size(slot_count, entry_count)
         self._writable = writable
+        self._lock = threading.Lock()  # of the tuple of files: the dispatcher adds to it, the cleaner takes away
         self._files: tuple[MappedFile, ...] = ()
-        self.pages: tuple[mmap.mmap, ...] = ()
-        """The files as they are in memory, oldest first."""
+        self._pages: tuple[tuple[MappedFile, ...], tuple[mmap.mmap, ...]] = ((), ())
         self._dirty: set[MappedFile] = set()
+        self._new_names = False
         self._entered_through = -1
 
     def load(self) -> None:
         """Take the folder as it is; names that are no time are passed over, as RocketMQ does."""
         names = sorted(path.name for path in self._directory.glob("*") if path.name.isdigit() and path.is_file())
         known = {file.path.name: file for file in self._files}
-        self._take(known.get(name) or self._open(name) for name in names)
+        opened = (known.get(name) or self._open(name) for name in names)
+        self._files = tuple(file for file in opened if file is not None)
 
-    def _take(self, files: Iterable[MappedFile]) -> None:
-        self._files = tuple(files)
-        self.pages = tuple(file.pages for file in self._files)
-
-    def _open(self, name: str) -> MappedFile:
+    def _open(self, name: str) -> MappedFile | None:
         path = self._directory / name
         try:
             return MappedFile.open(path, 0, self._file_size, writable=self._writable)
+        except FileNotFoundError:  # deleted since it was listed
+            return None
         except BadFile as error:
             raise BadFile(
                 path,
@@ -62,6 +63,16 @@ class KeyIndex:
                 f"{self._file_size} bytes, for {self.slot_count} slots and {self.entry_count} entries "
                 "(maxHashSlotNum, maxIndexNum); configure the numbers it was made with",
             ) from None
+
+    @property
+    def pages(self) -> tuple[mmap.mmap, ...]:
+        """The files as they are in memory, oldest first."""
+        files, pages = self._pages
+        if files is not self._files:
+            files = self._files
+            pages = tuple(file.pages for file in files)
+            self._pages = files, pages
+        return pages
 
     @property
     def file_count(self) -> int:
@@ -104,7 +115,9 @@ class KeyIndex:
             HEADER.pack_into(file.pages, 0, *times, *offsets, 0, 1)
         else:
             HEADER.pack_into(file.pages, 0, 0, 0, 0, 0, 0, 1)
-        self._take((*self._files, file))
+        with self._lock:
+            self._files = (*self._files, file)
+        self._new_names = True
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
         """Offsets entered under a hash, newest first, at most `limit`; candidates, to be compared by the caller."""
@@ -121,19 +134,34 @@ class KeyIndex:
     def _header(self, file: MappedFile) -> IndexHeader:
         return IndexHeader.decode(file.pages[: HEADER.size])
 
+    def delete_before(self, log_first: int) -> int:
+        """Delete files that name only messages before the log's first, oldest first, never the newest; how many."""
+        gone = list(itertools.takewhile(lambda file: self._header(file).end_offset < log_first, self._files[:-1]))
+        with self._lock:
+            self._files = self._files[len(gone) :]
+        for file in gone:
+            self._dirty.discard(file)
+            file.delete()
+        return len(gone)
+
     def destroy(self) -> None:
         """Delete all files: the index is to be built again."""
         for file in self._files:
             file.delete()
-        self._take(())
+        self._files = ()
+        self._pages = ((), ())
         self._dirty.clear()
 
     def sync(self) -> None:
-        """Bring what was entered to the disk."""
+        """Bring what was entered to the disk, with the names of new files."""
+        if self._new_names:
+            self._new_names = False
+            sync_directory(self._directory)
         for file in list(self._dirty):
             self._dirty.discard(file)  # first: what is entered from here on marks the file again
             file.sync()
 
     def close(self) -> None:
-        self._take(())
+        self._files = ()
+        self._pages = ((), ())
         self._dirty.clear()

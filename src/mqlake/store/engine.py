@@ -11,10 +11,12 @@ import logging
 import os
 import shutil
 import tempfile
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from mqlake.codec.queue_entry import ENTRY_SIZE
 from mqlake.config import StoreConfig
 from mqlake.errors import OffsetOutOfRange, StoreClosed, StoreError
 from mqlake.files.layout import Layout
@@ -22,7 +24,7 @@ from mqlake.files.lock import StoreLock, writer_of
 from mqlake.files.mapped_file import sync_directory
 from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.files.pool import TransientPool
-from mqlake.files.positions import DISPATCHED, DURABLE, GENERATION, WRITER, Positions
+from mqlake.files.positions import DISPATCHED, DURABLE, FIRST, GENERATION, NEXT_CLEANING, WRITER, Positions
 from mqlake.files.preallocation import Preallocator
 from mqlake.logs.commit_log import CommitLog, LogWriter
 from mqlake.logs.consume_queues import BatchQueues, ConsumeQueues
@@ -34,6 +36,7 @@ from mqlake.store.flush import Committer, Flusher
 from mqlake.store.opening import batch_queue_file_size, note_index_numbers
 from mqlake.store.read import Reader
 from mqlake.store.recovery import cut_queues, cut_tail, recover
+from mqlake.store.retention import Retention, retention_stats
 from mqlake.store.stats import StoreStats, TopicStats
 
 CLOSE_DISPATCH_S = 30.0
@@ -176,6 +179,9 @@ class Engine(_Side):
             self.dispatcher.visible_end = lambda: self.flusher.durable
             self.flusher.on_durable = self._wake_dispatcher
             self.flusher.wait_until_durable(self.log.end)
+        self.retention = Retention(
+            self.layout, self.log, self.queues, self.index, self.positions.words, config.retention, self.checkpoint_now
+        )
         self.positions.announce(self.log.end, self.flusher.durable, self.dispatcher.dispatched)
         self.flusher.start()
         self.dispatcher.start()
@@ -183,7 +189,10 @@ class Engine(_Side):
         if self._pool is not None:
             self._committer = Committer(self.log, config.pool, self._wake_dispatcher, self.flusher.fail)
         self._derived_failure: Exception | None = None
+        self._checkpoint_lock = threading.Lock()
+        self._checkpointed = 0
         self._checkpointer = Checkpointer(config.flush, self._try_checkpoint)
+        self.retention.start()
 
     def _queue_count(self, topic: str) -> int:
         """How many queues messages without a queue id are spread over."""
@@ -222,6 +231,7 @@ class Engine(_Side):
         if self.index is not None:
             self.index.sync()
         self._checkpoint_file.write(dispatched, last_record, clean=clean, generation=self.positions.generation)
+        self._checkpointed = dispatched
         if timestamp:
             index_timestamp = timestamp if self.index is not None else 0
             write_rocket_checkpoint(self.layout, timestamp, index_timestamp, dispatched)
@@ -232,17 +242,23 @@ class Engine(_Side):
         Once a sync of queues or index has failed, no later one proves that they are whole: there are no more
         checkpoints, and the next opening writes them again from the log.
         """
-        if self._derived_failure is None:
-            try:
-                self.write_checkpoint(clean=clean)
-                return True
-            except (StoreError, OSError) as error:
-                self._derived_failure = error
-                _log.error("no checkpoint: %s", error)
-        return False
+        with self._checkpoint_lock:
+            if self._derived_failure is None:
+                try:
+                    self.write_checkpoint(clean=clean)
+                    return True
+                except (StoreError, OSError) as error:
+                    self._derived_failure = error
+                    _log.error("no checkpoint: %s", error)
+            return False
+
+    def checkpoint_now(self) -> int:
+        """Write a checkpoint if that can be; up to where the newest of this run goes."""
+        self._try_checkpoint()
+        return self._checkpointed
 
     def stats(self) -> StoreStats:
-        failure = self.flusher.failure or self.dispatcher.failure or self._derived_failure
+        failure = self.flusher.failure or self.dispatcher.failure or self._derived_failure or self.retention.failure
         return StoreStats(
             first_offset=self.log.first_offset,
             appended_end=self.log.end,
@@ -262,6 +278,7 @@ class Engine(_Side):
                 name: TopicStats(put_count=state.put_count, put_bytes=state.put_bytes)
                 for name, state in self.topics.states.items()
             },
+            retention=retention_stats(self.layout, self.log, self.positions.words[NEXT_CLEANING]),
         )
 
     # ---- closing
@@ -269,6 +286,7 @@ class Engine(_Side):
     def close(self) -> None:
         """Refuse puts, let dispatch catch up, sync, checkpoint; what fails leaves `abort` in place."""
         self.log.refuse(lambda: StoreClosed(self.layout.root))
+        self.retention.close()
         if self._committer is not None:
             self._committer.close()
         durable = self.flusher.close()
@@ -353,10 +371,10 @@ class Follower(_Side):
         return self.log.committed
 
     def settle(self) -> bool:
-        """Nothing is put here; True where there is more to see than before."""
-        before = self._dispatched
+        """Nothing is put here; True where there is more to see than before, or less."""
+        before = self._dispatched, self.log.first_offset
         self.follow()
-        return self._dispatched > before
+        return (self._dispatched, self.log.first_offset) != before
 
     def follow(self) -> None:
         if self._own_files is not None:
@@ -365,10 +383,20 @@ class Follower(_Side):
             return  # nobody writes, and whoever did left no word to rely on; one who closed the store did
         assert self._positions is not None
         dispatched = self._positions.words[DISPATCHED]
+        if self._positions.words[FIRST] > self.log.first_offset:
+            self._let_go_before(self._positions.words[FIRST])
         if dispatched <= self.log.committed:
             return
         self._dispatched = self.queues.log_end = dispatched
         self.log.follow(dispatched)
+        if self.index is not None:
+            self.index.load()
+
+    def _let_go_before(self, first: int) -> None:
+        """The writer deleted the log before `first`: the blocks are free once nobody holds the files."""
+        self.log_files.forget_before(first)
+        for queue in self.queues.open_queues():
+            queue.files.forget_before(queue.first_offset(first) * ENTRY_SIZE)
         if self.index is not None:
             self.index.load()
 
@@ -392,7 +420,11 @@ class Follower(_Side):
             log_file_count=len(self.log_files.starts),
             index_file_count=self.index.file_count if self.index else 0,
             topic_count=len(self.reader.topics()),
+            retention=retention_stats(self.layout, self.log, self._next_cleaning()),
         )
+
+    def _next_cleaning(self) -> int:
+        return self._positions.words[NEXT_CLEANING] if self._positions is not None and self._following else 0
 
     def close(self) -> None:
         self._let_go()

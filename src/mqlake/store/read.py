@@ -14,6 +14,7 @@ from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE
 from mqlake.errors import CorruptRecord, NoSuchMessage, OffsetOutOfRange, UnknownTopic
 from mqlake.kernel import find_messages, read_records, seek_timestamp
 from mqlake.kernel.types import REASONS
+from mqlake.logs.batch_queue import BatchQueue
 from mqlake.logs.commit_log import CommitLog
 from mqlake.logs.consume_queue import ConsumeQueue
 from mqlake.logs.consume_queues import BatchQueues, ConsumeQueues
@@ -77,15 +78,28 @@ class Reader:
         """At most `limit` messages from `start` on; none at the queue's end."""
         batch = self._batch_queues.get(topic, queue_id)
         queue = batch if batch is not None else self._queues.get(topic, queue_id)
-        end = queue.end
-        first = queue.first_offset(self._log.first_offset)
-        if not first <= start <= end:
-            raise OffsetOutOfRange(f"{topic}, queue {queue_id}", start, first, end)
+        end = self._require_in_range(topic, queue_id, queue, start)
         if batch is not None:
             readable = self._readable_end()
             entries = batch.entries_from(start, limit)
             return [StoredMessage(self._log.record_at(entry.physical_offset, readable)) for entry in entries]
         assert isinstance(queue, ConsumeQueue)
+        messages: list[StoredMessage] = []
+        try:
+            messages = self._read_ahead(queue, start, end, limit, max_bytes)
+        finally:
+            if not messages:  # deleted under this read: neither damage nor the queue's end
+                self._require_in_range(topic, queue_id, queue, start)
+        return messages
+
+    def _require_in_range(self, topic: str, queue_id: int, queue: ConsumeQueue | BatchQueue, start: int) -> int:
+        """The queue's end; OffsetOutOfRange for a start outside of what is there now."""
+        first, end = queue.first_offset(self._log.first_offset), queue.end
+        if not first <= start <= end:
+            raise OffsetOutOfRange(f"{topic}, queue {queue_id}", start, first, end)
+        return end
+
+    def _read_ahead(self, queue: ConsumeQueue, start: int, end: int, limit: int, max_bytes: int) -> list[StoredMessage]:
         messages = self._read_entries(queue, start, min(end, start + limit), max_bytes)
         while not messages and start + limit < end:  # nothing but entries of no message: look behind them
             start += limit
@@ -99,6 +113,8 @@ class Reader:
         while start < stop and (left > 0 or not records):
             entries = queue.entries(start, stop)
             number, count = 0, len(entries) // ENTRY_SIZE
+            if not count:  # the queue's file is gone
+                raise OffsetOutOfRange(str(queue.files.directory), start, stop, stop)
             while number < count and (left > 0 or not records):
                 offset, size, _ = ENTRY.unpack_from(entries, number * ENTRY_SIZE)
                 if size == FILLER_SIZE:
@@ -119,8 +135,6 @@ class Reader:
                 if after == number:  # the next would pass max_bytes
                     return records
                 number = after
-            if not count:
-                break
             start += count
         return records
 

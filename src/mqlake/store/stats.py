@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from mqlake.files.mapped_file import mapped
 from mqlake.kernel import KERNEL
 from mqlake.store.recovery import Recovery
+from mqlake.store.retention import RetentionStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class StoreStats:
     log_file_count: int
     index_file_count: int
     topic_count: int
+    retention: RetentionStats
     sync_count: int = 0
     dispatched_count: int = 0
     """Records dispatched since the store was opened."""
