@@ -23,6 +23,9 @@ class Layout:
         self.scratch = self.own / "scratch"
         self.positions = self.own / "positions"
         self.own_checkpoint = self.own / "checkpoint"
+        self.scars = self.own / "scars"
+        self.last_recovery = self.own / "recovery.json"
+        self.set_aside = self.own / "set-aside"
         self.settings = self.own / "settings.json"
 
     def looks_like_a_store(self) -> bool:

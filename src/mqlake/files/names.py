@@ -13,8 +13,11 @@ def file_name(start: int) -> str:
     return f"{start:020d}"
 
 
-def list_files(directory: Path) -> list[tuple[int, int]]:
-    """Start and size of every file of a queue, in order; folders are skipped, and a missing folder is an empty one."""
+def list_files(directory: Path, *, strict: bool = True) -> list[tuple[int, int]]:
+    """Start and size of every file of a queue, in order; folders are skipped, and a missing folder is an empty one.
+
+    A name that is no offset is an error, or passed over where that is not `strict`.
+    """
     found = []
     try:
         entries = list(os.scandir(directory))
@@ -25,6 +28,8 @@ def list_files(directory: Path) -> list[tuple[int, int]]:
         if stat.S_ISDIR(status.st_mode):
             continue
         if not (entry.name.isascii() and entry.name.isdigit() and entry.name == file_name(int(entry.name))):
+            if not strict:
+                continue
             raise BadFile(
                 Path(entry.path),
                 "a name that is no offset",
@@ -32,8 +37,3 @@ def list_files(directory: Path) -> list[tuple[int, int]]:
             )
         found.append((int(entry.name), status.st_size))
     return sorted(found)
-
-
-def size_on_disk(directory: Path) -> int | None:
-    """The size of the files of a queue: that of the first that has one; None where there is none yet."""
-    return next((size for _, size in list_files(directory) if size), None)

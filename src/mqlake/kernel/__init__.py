@@ -43,6 +43,7 @@ encode_record = chosen.encode_record
 find_index_key = chosen.find_index_key
 find_record = chosen.find_record
 java_hash = chosen.java_hash
+link_index_entries = chosen.link_index_entries
 lock_memory = chosen.lock_memory
 match_record = chosen.match_record
 populate = chosen.populate

@@ -26,9 +26,10 @@ from mqlake.config import (
 )
 from mqlake.errors import InvalidConfig, InvalidMessage, OffsetOutOfRange, ReadOnlyStore, StoreClosed, UnknownTopic
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
-from mqlake.store.engine import Engine, Follower
+from mqlake.store.engine import Engine, Follower, open_engine
 from mqlake.store.opening import find_store, resolve
 from mqlake.store.read import END_OF_TIME, MAX_READ_BYTES, QueueRange
+from mqlake.store.recovery import Progress, Recovery
 from mqlake.store.stats import StoreStats
 
 if TYPE_CHECKING:
@@ -71,8 +72,9 @@ class MessageStore:
         flush: FlushConfig | None = None,
         pool: PoolConfig | None = None,
         memory: MemoryConfig | None = None,
+        progress: Progress | None = None,
     ) -> Self:
-        """Open a store, making it if there is none; recovery happens here.
+        """Open a store, making it if there is none; recovery happens here, and tells `progress` how far it is.
 
         `config` holds all settings; the others replace one section of it. With `read_only`, another process may be
         writing: no lock is taken, nothing is written, and reads follow what it writes.
@@ -89,7 +91,7 @@ class MessageStore:
         settings = replace(settings, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
         layout = find_store(path, read_only=read_only, create=create)
         settings = resolve(layout, settings)
-        return cls(Follower(layout, settings) if read_only else Engine(layout, settings))
+        return cls(Follower(layout, settings, progress) if read_only else open_engine(layout, settings, progress))
 
     def __enter__(self) -> Self:
         return self
@@ -225,7 +227,10 @@ class MessageStore:
         decompress: bool = True,
         progress: Callable[[int], None] | None = None,
     ) -> Iterator[pyarrow.RecordBatch]:
-        """The log, or the byte range [start, end) of it, as Arrow record batches; `start` must be a record's offset."""
+        """The log, or the byte range [start, end) of it, as Arrow record batches; `start` must be a record's offset.
+
+        Damage is passed over, and listed in `stats().damage`.
+        """
         from mqlake.store.scan import record_batches
 
         self._require_open()
@@ -237,6 +242,8 @@ class MessageStore:
             topics=topics,
             batch_bytes=batch_bytes,
             decompress=decompress,
+            on_damage="skip",
+            on_scar=lambda scar, behind, reason: behind == end or self._side.scars.add(scar, behind, reason),
             progress=progress,
         )
 
@@ -274,6 +281,11 @@ class MessageStore:
         self._require_open()
         self._side.follow()
         return self._side.readable_end()
+
+    @property
+    def recovery(self) -> Recovery | None:
+        """What opening found and did: this store's own, or for a reader that of its last writer."""
+        return self._side.recovery
 
     def stats(self) -> StoreStats:
         """Counters and positions, as they are now."""
