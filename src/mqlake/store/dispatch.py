@@ -212,12 +212,18 @@ class Dispatcher:
             self._bell.wait()
         self.idle = False
 
-    def catch_up(self, limit: int, timeout_s: float) -> bool:
-        """Wait until everything before `limit` is dispatched; whether it was in time."""
+    def catch_up(self, limit: int, timeout_s: float, *, patient: bool = False) -> bool:
+        """Wait until everything before `limit` is dispatched; whether it was in time.
+
+        Where dispatch is in trouble there is nothing to wait for, except that space comes back, for the `patient`.
+        """
+
+        def over() -> bool:
+            hopeless = self.failure is not None and not (patient and is_disk_full(self.failure))
+            return self.dispatched >= limit or hopeless
+
         self.wake()
-        return self.wait_for(lambda: self.dispatched >= limit or self.failure is not None, timeout_s) and (
-            self.dispatched >= limit
-        )
+        return self.wait_for(over, timeout_s) and self.dispatched >= limit
 
     def close(self) -> None:
         self._stopping = True

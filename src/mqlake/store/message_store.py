@@ -299,7 +299,7 @@ class MessageStore:
         if self._writer is None:
             return True
         deadline = time.monotonic() + timeout_s
-        return self._dispatcher.catch_up(self._dispatcher.visible_end(), deadline - time.monotonic())
+        return self._dispatcher.catch_up(self._dispatcher.visible_end(), deadline - time.monotonic(), patient=True)
 
     def close(self) -> None:
         """Sync, write the checkpoint, let go of the files. A second call does nothing."""
