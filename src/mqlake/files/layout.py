@@ -24,6 +24,9 @@ class Layout:
         self.positions = self.own / "positions"
         self.own_checkpoint = self.own / "checkpoint"
         self.gates = self.own / "gates"
+        self.scars = self.own / "scars"
+        self.last_recovery = self.own / "recovery.json"
+        self.set_aside = self.own / "set-aside"
         self.settings = self.own / "settings.json"
 
     def looks_like_a_store(self) -> bool:

@@ -121,14 +121,17 @@ class MappedFile:
             yield position, stop
             position = stop
 
-    def zero_from(self, position: int) -> None:
-        """Make everything behind `position` zero, writing only where it is not."""
+    def zero_from(self, position: int) -> int:
+        """Make everything behind `position` zero, writing only where it is not; where the last of it ended, or 0."""
         zeroes = bytes(1 << 20)
+        behind = 0
         for start, end in self.data_ranges(position):
             for at in range(start, end, len(zeroes)):
                 size = min(end - at, len(zeroes))
-                if self.pages[at : at + size] != zeroes[:size]:
-                    self.write_at(at, zeroes[:size])
+                if held := len(self.pages[at : at + size].rstrip(b"\0")):
+                    self.write_at(at, zeroes[:held])
+                    behind = at + held
+        return behind
 
     def sync(self) -> None:
         """Bring all that was written to the disk."""
@@ -159,7 +162,12 @@ def map_pages(descriptor: int, size: int, *, writable: bool) -> mmap.mmap:
 
 def sync_directory(directory: Path) -> None:
     """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sync_file(directory)
+
+
+def sync_file(path: Path) -> None:
+    """Bring a file that is not open, or the names in a directory, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

@@ -20,8 +20,11 @@ from mqlake.files.names import file_name, list_files
 class MappedFileQueue:
     """The files of one folder, in order."""
 
-    def __init__(self, directory: Path, file_size: int, *, writable: bool, scratch: Path | None = None) -> None:
-        """`scratch`: where new files are made before they get their name."""
+    def __init__(
+        self, directory: Path, file_size: int, *, writable: bool, scratch: Path | None = None, strict: bool = True
+    ) -> None:
+        """`scratch`: where new files are made before they get their name. `strict`: no other names may be here."""
+        self._strict = strict
         self._scratch = scratch
         self.directory = directory
         self.file_size = file_size
@@ -32,7 +35,7 @@ class MappedFileQueue:
 
     def load(self) -> None:
         """Take the folder as it is. A last file without a byte is no file: a crash between making and sizing it."""
-        found = list_files(self.directory)
+        found = list_files(self.directory, strict=self._strict)
         if found and found[-1][1] == 0:
             start, _ = found.pop()
             if self._writable:
@@ -113,14 +116,25 @@ class MappedFileQueue:
             with self._lock:
                 self._files = {start: file for start, file in self._files.items() if start in set(self._starts)}
 
-    def truncate_to(self, offset: int) -> None:
-        """Forget everything from `offset` on: files behind it are deleted, the rest of its own is zeroed."""
+    def truncate_to(self, offset: int) -> int:
+        """Forget everything from `offset` on: files behind it are deleted, the rest of its own is zeroed.
+
+        Returns how far behind `offset` something was. Where anything was, it is gone from the disk on return.
+        """
+        behind = offset
         for start in reversed(self._starts):
             if start >= offset and start != self.first_offset:
+                behind = max(behind, start + self.file_size)
                 self._remove(start)
+        if behind > offset:
+            sync_directory(self.directory)
         file = self.file_at(offset)
         if file is not None:
-            file.zero_from(max(0, offset - file.start))
+            zeroed = file.zero_from(max(0, offset - file.start))
+            if zeroed:
+                file.sync()
+                behind = max(behind, file.start + zeroed)
+        return behind - offset
 
     def delete_before(self, offset: int) -> int:
         """Delete files that end at or before `offset`, oldest first, never the last; how many went.

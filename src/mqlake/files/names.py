@@ -13,11 +13,14 @@ def file_name(start: int) -> str:
     return f"{start:020d}"
 
 
-def list_files(directory: Path) -> list[tuple[int, int]]:
-    """Start and size of every file of a queue, in order; folders are skipped, and a missing folder is an empty one."""
+def list_files(directory: Path, *, strict: bool = True) -> list[tuple[int, int]]:
+    """Start and size of every file of a queue, in order; folders are skipped, and a missing folder is an empty one.
+
+    A name that is no offset is an error, or passed over where that is not `strict`.
+    """
     while True:
         try:
-            return _list_once(directory)
+            return _list_once(directory, strict)
         except _Vanished:  # a writer deleted it meanwhile: a list half old and half new may lack one in the middle
             continue
 
@@ -26,7 +29,7 @@ class _Vanished(Exception):
     """A file was deleted between listing its name and looking at it."""
 
 
-def _list_once(directory: Path) -> list[tuple[int, int]]:
+def _list_once(directory: Path, strict: bool) -> list[tuple[int, int]]:
     found = []
     try:
         entries = list(os.scandir(directory))
@@ -40,6 +43,8 @@ def _list_once(directory: Path) -> list[tuple[int, int]]:
         if stat.S_ISDIR(status.st_mode):
             continue
         if not (entry.name.isascii() and entry.name.isdigit() and entry.name == file_name(int(entry.name))):
+            if not strict:
+                continue
             raise BadFile(
                 Path(entry.path),
                 "a name that is no offset",
@@ -47,8 +52,3 @@ def _list_once(directory: Path) -> list[tuple[int, int]]:
             )
         found.append((int(entry.name), status.st_size))
     return sorted(found)
-
-
-def size_on_disk(directory: Path) -> int | None:
-    """The size of the files of a queue: that of the first that has one; None where there is none yet."""
-    return next((size for _, size in list_files(directory) if size), None)

@@ -45,6 +45,7 @@ find_index_key = chosen.find_index_key
 find_messages = chosen.find_messages
 find_record = chosen.find_record
 java_hash = chosen.java_hash
+link_index_entries = chosen.link_index_entries
 lock_memory = chosen.lock_memory
 populate = chosen.populate
 put_index_keys = chosen.put_index_keys

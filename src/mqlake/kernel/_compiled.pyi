@@ -113,6 +113,7 @@ class Appender:
     end: int
     file_start: int
     position: int
+    last_timestamp: int
     on_slow: Callable[[int, int], None] | None
     states: dict[str, TopicState]
     def __init__(
@@ -191,12 +192,22 @@ def scan_columns(
 ) -> Scanned: ...
 def count_valid_entries(entries: Readable, log_end: int) -> int: ...
 def read_records(
-    log: Readable, log_start: int, readable: int, entries: Readable, first: int, max_bytes: int, kind: type[Kind]
+    log: Readable,
+    log_start: int,
+    readable: int,
+    entries: Readable,
+    first: int,
+    max_bytes: int,
+    kind: type[Kind],
+    topic: bytes,
+    queue_id: int,
+    start: int,
 ) -> tuple[list[Kind], int, int]: ...
 def seek_timestamp(
     entries: Readable, low: int, high: int, timestamp: int, file_at: Callable[[int], LogFile | None]
 ) -> int: ...
 def put_index_keys(index: Writable, slot_count: int, entry_count: int, keys: Readable, first: int) -> int: ...
+def link_index_entries(index: Writable, slot_count: int, entry_count: int) -> None: ...
 def find_index_key(
     index: Readable,
     slot_count: int,

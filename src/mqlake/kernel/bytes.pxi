@@ -133,3 +133,8 @@ cdef Py_ssize_t decode_utf8(const uint8_t* p, Py_ssize_t room, uint32_t* code) n
         low, high = 0x80, 0xBF
     code[0] = value
     return more + 1
+
+
+cdef inline bint is_equal(const uint8_t* p, Py_ssize_t size, const uint8_t* text, Py_ssize_t text_size) noexcept:
+    """Two texts are the same; an empty one is none."""
+    return size == text_size and size > 0 and memcmp(p, text, size) == 0

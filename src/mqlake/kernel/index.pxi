@@ -86,6 +86,32 @@ cdef bint put_index_key(uint8_t* index, int32_t slots, int32_t entries, const ui
     return True
 
 
+def link_index_entries(index, int32_t slot_count, int32_t entry_count):
+    """Link the entries that the header counts into their chains again: slots, and each entry's previous one."""
+    cdef Py_buffer view
+    cdef uint8_t* p
+    cdef uint8_t* slot
+    cdef uint8_t* entry
+    cdef int32_t number, count, key_hash
+    PyObject_GetBuffer(index, &view, PyBUF_WRITABLE)
+    try:
+        require_index_geometry(view.len, slot_count, entry_count)
+        p = <uint8_t*> view.buf
+        with nogil:
+            count = min(get32(p + 36), entry_count)
+            memset(p + INDEX_HEADER_SIZE, 0, 4 * <size_t> slot_count)
+            entry = p + INDEX_HEADER_SIZE + 4 * <int64_t> slot_count
+            for number in range(1, count):
+                entry += INDEX_ENTRY_SIZE
+                key_hash = get32(entry)
+                slot = p + INDEX_HEADER_SIZE + 4 * <int64_t> ((key_hash if key_hash >= 0 else 0) % slot_count)
+                if get32(entry + 16) != get32(slot):
+                    set32(entry + 16, get32(slot))
+                set32(slot, number)
+    finally:
+        PyBuffer_Release(&view)
+
+
 def find_index_key(index, int32_t slot_count, int32_t entry_count, int32_t key_hash, int64_t begin_timestamp,
                    int64_t end_timestamp, Py_ssize_t limit):
     """Physical offsets entered under a hash within a span of time, newest first, at most `limit`."""

@@ -32,6 +32,7 @@ cdef enum:
     BAD_LENGTHS = -4            # body, topic and properties do not add up to the record's size
     BAD_OFFSET = -5             # the record says that it lies elsewhere
     BAD_CRC = -6
+    BAD_ENTRY = -7              # a queue's entry names another record than that of its number
     REACHED_END = 1             # a walk came to the end of its stretch
 
 cdef struct Record:

@@ -17,7 +17,7 @@ from pathlib import Path
 from mqlake.codec.index_entry import HEADER, IndexHeader, index_file_size
 from mqlake.errors import BadFile
 from mqlake.files.mapped_file import MappedFile, sync_directory
-from mqlake.kernel import find_index_key, put_index_keys
+from mqlake.kernel import find_index_key, link_index_entries, put_index_keys
 
 KEY = struct.Struct("<iqq")
 """A key as dispatch packs it: hash, physical offset, store time."""
@@ -42,21 +42,32 @@ class KeyIndex:
         self._dirty: set[MappedFile] = set()
         self._new_names = False
         self._entered_through = -1
+        self._entered = b""
+        """The keys that a `put` had entered when it found no room for the next file."""
+        self.misfits: tuple[str, ...] = ()
+        """Names of files that have not the size of an index file."""
 
-    def load(self) -> None:
-        """Take the folder as it is; names that are no time are passed over, as RocketMQ does."""
+    def load(self, *, strict: bool = True) -> None:
+        """Take the folder as it is; names that are no time are passed over, as RocketMQ does.
+
+        A file of the wrong size is an error, for the numbers that were configured may be wrong; where it is known that
+        they are not (`strict` is False) the file is damaged and passed over.
+        """
         names = sorted(path.name for path in self._directory.glob("*") if path.name.isdigit() and path.is_file())
         known = {file.path.name: file for file in self._files}
-        opened = (known.get(name) or self._open(name) for name in names)
-        self._files = tuple(file for file in opened if file is not None)
+        files = {name: known.get(name) or self._open(name, strict) for name in names}
+        self._files = tuple(file for file in files.values() if file is not None)
+        self.misfits = tuple(name for name, file in files.items() if file is None)
 
-    def _open(self, name: str) -> MappedFile | None:
+    def _open(self, name: str, strict: bool) -> MappedFile | None:
         path = self._directory / name
         try:
             return MappedFile.open(path, 0, self._file_size, writable=self._writable)
         except FileNotFoundError:  # deleted since it was listed
             return None
         except BadFile as error:
+            if not strict:
+                return None
             raise BadFile(
                 path,
                 error.found,
@@ -87,10 +98,42 @@ class KeyIndex:
         """The index is whole up to its end: of what `put` brings next, only what lies behind it is new."""
         self._entered_through = self.end_offset
 
+    # ---- at a checkpoint, and back to it
+
+    @property
+    def newest(self) -> tuple[str, bytes]:
+        """The newest file's name and header; empty without a file. The dispatcher must not be at work meanwhile."""
+        return (self._files[-1].path.name, self._files[-1].pages[: HEADER.size]) if self._files else ("", b"")
+
+    def is_whole(self, name: str) -> bool:
+        """The file that was once the newest is there, and no older one is damaged."""
+        return not any(misfit <= name for misfit in self.misfits) and (
+            not name or any(file.path.name == name for file in self._files)
+        )
+
+    def go_back_to(self, name: str, header: bytes) -> None:
+        """Make the index what it was when `name` was its newest file, with this header. Chains are linked again.
+
+        Slots may name entries that came later, which a power cut may have lost.
+        """
+        for later in (*(file.path.name for file in self._files), *self.misfits):
+            if later > name:
+                (self._directory / later).unlink(missing_ok=True)
+        self._files = tuple(file for file in self._files if file.path.name <= name)
+        self.misfits = ()
+        if self._files:
+            pages = self._files[-1].pages
+            pages[: HEADER.size] = header
+            link_index_entries(pages, self.slot_count, self.entry_count)
+            self._dirty.add(self._files[-1])
+
     def put(self, keys: bytes) -> None:
-        """Enter keys as dispatch packs them."""
+        """Enter keys as dispatch packs them. After an error the same keys, and more behind them, may come again."""
         count = len(keys) // KEY.size
         first = 0
+        if self._entered and keys.startswith(self._entered):
+            first = len(self._entered) // KEY.size
+        self._entered = b""
         while first < count and KEY.unpack_from(keys, first * KEY.size)[1] <= self._entered_through:
             first += 1
         while first < count:
@@ -100,10 +143,13 @@ class KeyIndex:
             first = put_index_keys(file.pages, self.slot_count, self.entry_count, keys, first)
             self._dirty.add(file)
             if first < count:
+                self._entered = keys[: first * KEY.size]
                 self._roll()
+                self._entered = b""
 
     def _roll(self) -> None:
         """Begin a new file. It starts out with the ends of the one before, as RocketMQ's do."""
+        self._new_names = True
         name = datetime.datetime.now().strftime("%Y%m%d%H%M%S%f")[:17]
         if self._files and name <= self._files[-1].path.name:
             name = f"{int(self._files[-1].path.name) + 1:017d}"  # two files within a millisecond
@@ -148,18 +194,21 @@ class KeyIndex:
         """Delete all files: the index is to be built again."""
         for file in self._files:
             file.delete()
+        for name in self.misfits:
+            (self._directory / name).unlink(missing_ok=True)
         self._files = ()
         self._pages = ((), ())
+        self.misfits = ()
         self._dirty.clear()
 
     def sync(self) -> None:
-        """Bring what was entered to the disk, with the names of new files."""
-        if self._new_names:
-            self._new_names = False
-            sync_directory(self._directory)
+        """Bring what was entered to the disk, and the names of new files with it."""
         for file in list(self._dirty):
             self._dirty.discard(file)  # first: what is entered from here on marks the file again
             file.sync()
+        if self._new_names:
+            self._new_names = False
+            sync_directory(self._directory)
 
     def close(self) -> None:
         self._files = ()

@@ -7,18 +7,21 @@ apart again in the reverse order.
 from __future__ import annotations
 
 import atexit
+import errno
 import logging
 import os
 import shutil
 import tempfile
 import threading
 import time
+import zlib
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from mqlake.codec.queue_entry import ENTRY_SIZE
 from mqlake.config import StoreConfig
-from mqlake.errors import OffsetOutOfRange, StoreClosed, StoreError
+from mqlake.errors import BadFile, DiskFull, NotAStore, OffsetOutOfRange, StoreClosed, StoreError
 from mqlake.files.layout import Layout
 from mqlake.files.lock import StoreLock, writer_of
 from mqlake.files.mapped_file import sync_directory
@@ -26,16 +29,27 @@ from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.files.pool import TransientPool
 from mqlake.files.positions import DISPATCHED, DURABLE, FIRST, GENERATION, NEXT_CLEANING, WRITER, Positions
 from mqlake.files.preallocation import Preallocator
+from mqlake.files.small_files import replace_file
 from mqlake.logs.commit_log import CommitLog, LogWriter
 from mqlake.logs.consume_queues import BatchQueues, ConsumeQueues
+from mqlake.logs.damage import next_record
 from mqlake.logs.key_index import KeyIndex
+from mqlake.logs.scars import Scars
 from mqlake.logs.topic_table import TopicTable
-from mqlake.store.checkpoint import Checkpointer, CheckpointFile, write_rocket_checkpoint
-from mqlake.store.dispatch import Dispatcher
+from mqlake.store.checkpoint import (
+    Checkpoint,
+    Checkpointer,
+    IndexMark,
+    rocketmq_content,
+    rocketmq_digest,
+    write_checkpoint,
+)
+from mqlake.store.derived import restore, settle_rebuilt
+from mqlake.store.dispatch import Dispatcher, is_disk_full
 from mqlake.store.flush import Committer, Flusher
-from mqlake.store.opening import batch_queue_file_size, note_index_numbers
+from mqlake.store.opening import batch_queue_file_size, keep_notes, mend_last_file, numbers_are_noted
 from mqlake.store.read import Reader
-from mqlake.store.recovery import cut_queues, cut_tail, recover
+from mqlake.store.recovery import LogEnd, Progress, Recovery, Reporter, Trust, find_end, judge
 from mqlake.store.retention import Retention, retention_stats
 from mqlake.store.stats import StoreStats, TopicStats
 
@@ -61,21 +75,36 @@ class _Side:
         self.index: KeyIndex | None = None
         if config.index.enabled:
             self.index = KeyIndex(layout.index, slots, entries, writable=writable, scratch=layout.scratch)
-        self.log_files.load()
+        self.scars = Scars(layout.scars, layout.scratch if writable else None)
+        try:
+            self.log_files.load()
+        except BadFile as error:
+            raise BadFile(error.file, error.found, f"{error.expected}; run: mqlake repair {layout.root}") from None
         self.queues.load()
         if self.index is not None:
-            self.index.load()
+            self.index.load(strict=not numbers_are_noted(layout, config))
+        self.scars.load(self.log_files.first_offset)
+
+    def _judge(self, reporter: Reporter) -> tuple[Trust, LogEnd]:
+        """What can be believed of a store that nobody writes, and where its log ends. Changes nothing."""
+        foreign = frozenset(BatchQueues(self.layout.batch_queues, 0, 0).topics())
+        trust = judge(self.layout, self.log_files, self.queues, self.index, foreign)
+        end = find_end(self.log_files, trust, reporter)
+        for scar in end.scars:
+            self.scars.add(*scar)
+        return trust, end
 
     def _make_reader(self, log: CommitLog) -> None:
         self.batch_queues = BatchQueues(self.layout.batch_queues, batch_queue_file_size(self.layout), log.committed)
-        self.reader = Reader(log, self.queues, self.batch_queues, self.index, self.readable_end)
+        self.reader = Reader(log, self.queues, self.batch_queues, self.index, self.scars, self.readable_end)
 
-    def _dispatch(self, start: int, end: int, words: memoryview) -> Dispatcher:
+    def _dispatch(self, start: int, end: int, words: memoryview, reporter: Reporter) -> Dispatcher:
         """Dispatch [start, end) of the log here and now; the dispatcher, to go on with."""
         dispatcher = Dispatcher(
             self.log,
             self.queues,
             self.index,
+            self.scars,
             words,
             start=start,
             delays_ms=self.config.delays_ms,
@@ -83,7 +112,7 @@ class _Side:
             foreign_topics=frozenset(self.batch_queues.topics()),
         )
         while dispatcher.step(end):
-            pass
+            reporter.tell("dispatching", dispatcher.dispatched - start, end - start)
         return dispatcher
 
     def readable_end(self) -> int:
@@ -100,12 +129,23 @@ class _Side:
             self.index.close()
         self.log_files.close()
 
+    def behind_damage(self, offset: int, reason: str) -> int:
+        """Where whole records go on behind the damage at an offset, which is listed as a scar."""
+        end = self.readable_end()
+        known = self.scars.end_of(offset)
+        if known < 0:
+            known = next_record(self.log_files, offset, end, 0) or end
+            self.scars.add(offset, known, reason)
+        return known
+
     def scan_range(self, start: int | None, end: int | None) -> tuple[int, int]:
         """A byte range inside of the log; OffsetOutOfRange where it is not."""
         first, stop = self.log.first_offset, self.readable_end()
         for offset in (start, end):
             if offset is not None and not first <= offset <= stop:
                 raise OffsetOutOfRange("commit log", offset, first, stop)
+        if start is not None and first < start < stop and self.scars.end_of(start) < 0:
+            self.log.require_record(start, stop)
         return first if start is None else start, stop if end is None else end
 
 
@@ -114,7 +154,7 @@ class Engine(_Side):
 
     log: LogWriter
 
-    def __init__(self, layout: Layout, config: StoreConfig) -> None:
+    def __init__(self, layout: Layout, config: StoreConfig, progress: Progress | None = None) -> None:
         with ExitStack() as undo:
             self._lock = StoreLock(layout.lock)
             undo.callback(self._lock.release)
@@ -122,9 +162,10 @@ class Engine(_Side):
                 directory.mkdir(exist_ok=True)
             layout.own.mkdir(exist_ok=True)
             shutil.rmtree(layout.scratch, ignore_errors=True)  # what a crash left half made
+            mend_last_file(layout, config)
             super().__init__(layout, config, writable=True)
-            self._recover()
-            note_index_numbers(layout, config)
+            self._recover(Reporter(progress))
+            keep_notes(layout, config)
             self._mark_running()
             self._start(undo)
             undo.pop_all()
@@ -134,25 +175,70 @@ class Engine(_Side):
 
     # ---- opening
 
-    def _recover(self) -> None:
-        self._checkpoint_file = CheckpointFile(self.layout.own_checkpoint)
-        self.recovery = recover(self.layout, self.log_files, self.queues, self._checkpoint_file.latest)
-        cut_tail(self.log_files, self.queues, self.recovery)
-        end = self.recovery.end.offset
+    def _recover(self, reporter: Reporter) -> None:
+        trust, end = self._judge(reporter)
+        cut_bytes = self.log_files.truncate_to(end.offset) if self.log_files.starts and not trust.untouched else 0
+        cut_queue_count = restore(trust, self.queues, self.index, self.layout.set_aside, self.log_files.first_offset)
         self.positions = Positions.create(self.layout.positions)
         self._pool = None
         if self.config.pool.enabled:
             self._pool = TransientPool(self.config.pool.buffer_count, self.log_files.file_size)
-        self.log = LogWriter(self.log_files, self.config.commit_log, end, self.positions.words, pool=self._pool)
+        self.log = LogWriter(
+            self.log_files,
+            self.config.commit_log,
+            end.offset,
+            self.positions.words,
+            end.last_timestamp,
+            pool=self._pool,
+        )
         self._make_reader(self.log)
-        if self.index is not None:
-            if self.recovery.rebuilds:
-                self.index.destroy()
-            else:
-                self.index.resume()
-        self.dispatcher = self._dispatch(self.recovery.trusted, end, self.positions.words)
-        if self.recovery.rebuilds:
-            cut_queues(self.queues)
+        self.dispatcher = self._dispatch(trust.offset, end.offset, self.positions.words, reporter)
+        if trust.rebuilds:
+            cut_queue_count += settle_rebuilt(trust, self.queues, end.offset)
+        self.queues.log_end = end.offset
+        self._durable = min(trust.watermark, end.offset) if trust.watermark >= 0 else self.log_files.first_offset
+        self._last = end.last_record, end.last_timestamp
+        self._begin_checkpoints(trust)
+        self.recovery = Recovery(
+            reason=trust.reason,
+            trusted=trust.offset,
+            end=end.offset,
+            walked_count=end.record_count,
+            dispatched_count=self.dispatcher.record_count,
+            cut_bytes=cut_bytes,
+            scars=end.scars,
+            cut_queue_count=cut_queue_count,
+            index_rebuilt=trust.rebuilds and self.index is not None,
+            took_ms=reporter.took_ms,
+        )
+        self._tell_recovery()
+
+    def _begin_checkpoints(self, trust: Trust) -> None:
+        """Leave a checkpoint that is true while this writer runs, or none: the distrusted must not seem to hold."""
+        self._checkpoint_is_due = trust.reason not in ("checkpoint", "new") or self.dispatcher.record_count > 0
+        generation = self.positions.generation
+        if trust.reason == "checkpoint" and trust.checkpoint is not None:
+            self._keep(replace(trust.checkpoint, clean=False, generation=generation))
+        elif trust.reason == "new":
+            self._keep(replace(self._moment(), generation=generation, rocketmq=(rocketmq_digest(self.layout),)))
+        elif self.layout.own_checkpoint.exists():
+            self.layout.own_checkpoint.unlink()
+            sync_directory(self.layout.own)
+
+    def _keep(self, checkpoint: Checkpoint) -> None:
+        try:
+            write_checkpoint(self.layout, checkpoint)
+        except OSError as error:
+            _log.warning("no checkpoint: %s", error)
+
+    def _tell_recovery(self) -> None:
+        found = self.recovery
+        told = found.took_ms > 1000 or found.cut_bytes or found.scars or found.reason == "rebuild"
+        _log.log(logging.INFO if told else logging.DEBUG, "recovered: %s", found)
+        try:
+            found.save(self.layout.last_recovery)
+        except OSError as error:
+            _log.warning("what recovery did is not noted: %s", error)
 
     def _mark_running(self) -> None:
         """From here on an end without `close` is an unclean one: RocketMQ's mark for it."""
@@ -173,8 +259,7 @@ class Engine(_Side):
             pool_fails_fast=config.pool.fail_fast,
             unlock_full_files=config.memory.lock_files,
         )
-        durable = self.recovery.trusted if self.recovery.reason == "checkpoint" else self.log.first_offset
-        self.flusher = Flusher(self.layout.root, self.log, config.flush, durable)
+        self.flusher = Flusher(self.layout.root, self.log, config.flush, self._durable)
         if config.flush.sync:
             self.dispatcher.visible_end = lambda: self.flusher.durable
             self.flusher.on_durable = self._wake_dispatcher
@@ -191,7 +276,7 @@ class Engine(_Side):
         self._derived_failure: Exception | None = None
         self._checkpoint_lock = threading.Lock()
         self._checkpointed = 0
-        self._checkpointer = Checkpointer(config.flush, self._try_checkpoint)
+        self._checkpointer = Checkpointer(config.flush, self._try_checkpoint, at_once=self._checkpoint_is_due)
         self.retention.start()
 
     def _queue_count(self, topic: str) -> int:
@@ -219,38 +304,64 @@ class Engine(_Side):
         queue = self.queues.get(topic, queue_id)
         return self.dispatcher.wait_for(lambda: queue.end > offset, timeout_s)
 
-    def write_checkpoint(self, *, clean: bool = False) -> None:
-        """Queues and index to the disk, then the checkpoints that say so. Never ahead of the log itself."""
-        dispatched = self.dispatcher.dispatched
-        last_record, timestamp = self.dispatcher.last_record, self.dispatcher.last_timestamp
-        if last_record < 0:
-            last_record, timestamp = self.recovery.end.last_record, self.recovery.end.last_timestamp
-        self.flusher.wait_until_durable(dispatched)
-        for queue in self.queues.open_queues():
-            queue.sync()
-        if self.index is not None:
-            self.index.sync()
-        self._checkpoint_file.write(dispatched, last_record, clean=clean, generation=self.positions.generation)
-        self._checkpointed = dispatched
+    def _moment(self) -> Checkpoint:
+        """The checkpoint of now, without what only the disk can say. No step of the dispatcher is under way."""
+        name, header = self.index.newest if self.index is not None else ("", b"")
+        index = self.config.index
+        last_record = self.dispatcher.last_record
+        return Checkpoint(
+            dispatched=self.dispatcher.dispatched,
+            last_record=last_record if last_record >= 0 else self._last[0],
+            queue_ends=self.queues.snapshot(),
+            index=IndexMark(
+                file=name, header=header, slot_count=index.slot_count or 0, entry_count=index.entry_count or 0
+            ),
+        )
+
+    def write_checkpoint(self, *, clean: bool = False) -> bool:
+        """Log, queues and index to the disk, then the checkpoints that say so; False where dispatch is in trouble."""
+        seen = self.dispatcher.between_steps(lambda: (self._moment(), self.dispatcher.last_timestamp or self._last[1]))
+        if seen is None:
+            return False
+        moment, timestamp = seen
+        self.flusher.wait_until_durable(moment.dispatched)
+        self._sync_derived()
+        content = rocketmq_content(timestamp, timestamp if self.index is not None else 0, moment.dispatched)
+        checkpoint = replace(
+            moment,
+            durable=self.flusher.durable,
+            clean=clean,
+            generation=self.positions.generation,
+            rocketmq=(rocketmq_digest(self.layout), zlib.crc32(content)),
+        )
+        write_checkpoint(self.layout, checkpoint)
+        self._checkpointed = moment.dispatched
         if timestamp:
-            index_timestamp = timestamp if self.index is not None else 0
-            write_rocket_checkpoint(self.layout, timestamp, index_timestamp, dispatched)
+            replace_file(self.layout.checkpoint, content, self.layout.scratch)
+        return True
+
+    def _sync_derived(self) -> None:
+        """Once a sync of queues or index has failed, no later one proves that they are whole: there are no more
+        checkpoints, and the next opening goes back to the last.
+        """
+        try:
+            self.queues.sync()
+            if self.index is not None:
+                self.index.sync()
+        except OSError as error:
+            self._derived_failure = error
+            raise
 
     def _try_checkpoint(self, *, clean: bool = False) -> bool:
-        """Write a checkpoint if that can be true; whether it was written.
-
-        Once a sync of queues or index has failed, no later one proves that they are whole: there are no more
-        checkpoints, and the next opening writes them again from the log.
-        """
+        """Write a checkpoint if that can be true; whether it was written. What fails to be written is tried again."""
         with self._checkpoint_lock:
-            if self._derived_failure is None:
-                try:
-                    self.write_checkpoint(clean=clean)
-                    return True
-                except (StoreError, OSError) as error:
-                    self._derived_failure = error
-                    _log.error("no checkpoint: %s", error)
-            return False
+            if self._derived_failure is not None:
+                return False
+            try:
+                return self.write_checkpoint(clean=clean)
+            except (StoreError, OSError) as error:
+                _log.error("no checkpoint: %s", error)
+                return False
 
     def checkpoint_now(self) -> int:
         """Write a checkpoint if that can be; up to where the newest of this run goes."""
@@ -272,7 +383,9 @@ class Engine(_Side):
             sync_count=self.flusher.sync_count,
             dispatched_count=self.dispatcher.record_count,
             failure=str(failure) if failure else None,
-            damage=tuple(sorted({*self.recovery.end.damage, *self.dispatcher.damage})),
+            damage=damage_of(self.scars, self.dispatcher),
+            scar_count=len(self.scars.ranges),
+            damaged_entry_count=self.reader.damaged_entry_count,
             recovery=self.recovery,
             topics={
                 name: TopicStats(put_count=state.put_count, put_bytes=state.put_bytes)
@@ -317,8 +430,9 @@ class Follower(_Side):
     own from the log, in a temporary folder, and serves what recovery would: the store itself stays as it is.
     """
 
-    def __init__(self, layout: Layout, config: StoreConfig) -> None:
+    def __init__(self, layout: Layout, config: StoreConfig, progress: Progress | None = None) -> None:
         super().__init__(layout, config, writable=False)
+        self._progress = progress
         self._positions: Positions | None = None
         self._generation = 0
         self._following = False
@@ -335,9 +449,10 @@ class Follower(_Side):
             self._dispatch_to_own_files()
 
     def _look_at_files(self) -> None:
-        recovery = recover(self.layout, self.log_files, self.queues, CheckpointFile(self.layout.own_checkpoint).latest)
-        self._dispatched = recovery.end.offset
-        if recovery.rebuilds:
+        reporter = Reporter(self._progress)
+        trust, end = self._judge(reporter)
+        self._dispatched = end.offset
+        if not trust.untouched and trust.reason != "clean stop":
             self._own_files = tempfile.TemporaryDirectory(prefix="mqlake-")
             root = Path(self._own_files.name)
             self.queues = ConsumeQueues(root / "consumequeue", self.queues.file_size, writable=True)
@@ -348,7 +463,7 @@ class Follower(_Side):
 
     def _dispatch_to_own_files(self) -> None:
         nobodys_words = memoryview(bytearray(4096)).cast("q")
-        self._dispatch(self.log.first_offset, self._dispatched, nobodys_words)
+        self._dispatch(self.log.first_offset, self._dispatched, nobodys_words, Reporter(self._progress))
 
     def _follow_writer(self) -> bool:
         """Begin to follow the writer, if there is one: the lock says so, for the positions outlive a crash."""
@@ -366,6 +481,11 @@ class Follower(_Side):
         self._following = True
         self._dispatched = words[DISPATCHED]
         return True
+
+    @property
+    def recovery(self) -> Recovery | None:
+        """What the last writer's opening did."""
+        return Recovery.load(self.layout.last_recovery)
 
     def readable_end(self) -> int:
         return self.log.committed
@@ -421,6 +541,10 @@ class Follower(_Side):
             index_file_count=self.index.file_count if self.index else 0,
             topic_count=len(self.reader.topics()),
             retention=retention_stats(self.layout, self.log, self._next_cleaning()),
+            damage=damage_of(self.scars),
+            scar_count=len(self.scars.ranges),
+            damaged_entry_count=self.reader.damaged_entry_count,
+            recovery=self.recovery,
         )
 
     def _next_cleaning(self) -> int:
@@ -431,3 +555,21 @@ class Follower(_Side):
         self._positions = None
         if self._own_files is not None:
             self._own_files.cleanup()
+
+
+def damage_of(scars: Scars, dispatcher: Dispatcher | None = None) -> tuple[tuple[int, int], ...]:
+    """Ranges of the log that are passed over, and those of records that no queue can take."""
+    homeless = dispatcher.homeless if dispatcher is not None else []
+    return tuple(sorted({*((scar.start, scar.end) for scar in scars.ranges), *homeless}))
+
+
+def open_engine(layout: Layout, config: StoreConfig, progress: Progress | None = None) -> Engine:
+    """The writer's side; what the system refuses is told with what to do."""
+    try:
+        return Engine(layout, config, progress)
+    except OSError as error:
+        if is_disk_full(error):
+            raise DiskFull(layout.root, 0, error.strerror or str(error)) from error
+        if error.errno == errno.EROFS:
+            raise NotAStore(layout.root, "its file system is read-only", "open it with read_only=True") from error
+        raise

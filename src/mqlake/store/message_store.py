@@ -28,10 +28,11 @@ from mqlake.config import (
 )
 from mqlake.errors import InvalidConfig, InvalidMessage, OffsetOutOfRange, ReadOnlyStore, StoreClosed, UnknownTopic
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
-from mqlake.store.engine import Engine, Follower
+from mqlake.store.engine import Engine, Follower, open_engine
 from mqlake.store.gates import Gates
 from mqlake.store.opening import find_store, resolve
 from mqlake.store.read import END_OF_TIME, MAX_READ_BYTES, QueueRange
+from mqlake.store.recovery import Progress, Recovery
 from mqlake.store.retention import HOUR_MS, Retained, Retention, by_hand, would_go
 from mqlake.store.stats import StoreStats
 
@@ -76,8 +77,9 @@ class MessageStore:
         pool: PoolConfig | None = None,
         memory: MemoryConfig | None = None,
         retention: RetentionConfig | None = None,
+        progress: Progress | None = None,
     ) -> Self:
-        """Open a store, making it if there is none; recovery happens here.
+        """Open a store, making it if there is none; recovery happens here, and tells `progress` how far it is.
 
         `config` holds all settings; the others replace one section of it. With `read_only`, another process may be
         writing: no lock is taken, nothing is written, and reads follow what it writes.
@@ -95,7 +97,7 @@ class MessageStore:
         settings = replace(settings, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
         layout = find_store(path, read_only=read_only, create=create)
         settings = resolve(layout, settings)
-        return cls(Follower(layout, settings) if read_only else Engine(layout, settings))
+        return cls(Follower(layout, settings, progress) if read_only else open_engine(layout, settings, progress))
 
     def __enter__(self) -> Self:
         return self
@@ -231,7 +233,10 @@ class MessageStore:
         decompress: bool = True,
         progress: Callable[[int], None] | None = None,
     ) -> Iterator[pyarrow.RecordBatch]:
-        """The log, or the byte range [start, end) of it, as Arrow record batches; `start` must be a record's offset."""
+        """The log, or the byte range [start, end) of it, as Arrow record batches; `start` must be a record's offset.
+
+        Damage is passed over, and listed in `stats().damage`.
+        """
         from mqlake.store.scan import record_batches
 
         self._require_open()
@@ -243,6 +248,8 @@ class MessageStore:
             topics=topics,
             batch_bytes=batch_bytes,
             decompress=decompress,
+            on_damage="skip",
+            on_scar=lambda scar, behind, reason: behind == end or self._side.scars.add(scar, behind, reason),
             progress=progress,
         )
 
@@ -280,6 +287,11 @@ class MessageStore:
         self._require_open()
         self._side.follow()
         return self._side.readable_end()
+
+    @property
+    def recovery(self) -> Recovery | None:
+        """What opening found and did: this store's own, or for a reader that of its last writer."""
+        return self._side.recovery
 
     def stats(self) -> StoreStats:
         """Counters and positions, as they are now."""
@@ -330,7 +342,7 @@ class MessageStore:
         if self._writer is None:
             return True
         deadline = time.monotonic() + timeout_s
-        return self._dispatcher.catch_up(self._dispatcher.visible_end(), deadline - time.monotonic())
+        return self._dispatcher.catch_up(self._dispatcher.visible_end(), deadline - time.monotonic(), patient=True)
 
     def close(self) -> None:
         """Sync, write the checkpoint, let go of the files. A second call does nothing."""

@@ -241,7 +241,7 @@ class Retention:
         first = self._log.first_offset
         if first == self._trimmed_to or self.failure is not None:
             return
-        for _, _, queue in self._queues.all():
+        for _, _, queue in self._queues.each():
             if queue.delete_before(first) and self._stopping.wait(self._config.queue_pause_ms / 1000):
                 return
         if self._index is not None:

@@ -39,9 +39,13 @@ class StoreStats:
     failure: str | None = None
     """Why the store takes no more messages, or no longer dispatches; None while all is well."""
     damage: tuple[tuple[int, int], ...] = ()
-    """Ranges of the log, found by recovery or dispatch, that hold no whole record."""
+    """Ranges of the log, found so far, that hold no whole record, or one that no queue can take."""
+    scar_count: int = 0
+    """How many of them hold no whole record."""
+    damaged_entry_count: int = 0
+    """Queue entries, found so far, that name another record than that of their number."""
     recovery: Recovery | None = None
-    """What opening found; None for a reader."""
+    """What the writer's opening found and did."""
     topics: dict[str, TopicStats] = field(default_factory=dict)
     mapped_file_count: int = field(default_factory=lambda: mapped.files)
     mapped_bytes: int = field(default_factory=lambda: mapped.bytes)

@@ -48,6 +48,19 @@ def _put_key(index: Writable, slots: int, entries: int, key_hash: int, offset: i
     return True
 
 
+def link_index_entries(index: Writable, slot_count: int, entry_count: int) -> None:
+    """Link the entries that the header counts into their chains again: slots, and each entry's previous one."""
+    _require_geometry(index, slot_count, entry_count)
+    count = min(HEADER.unpack_from(index)[5], entry_count)
+    index[HEADER.size : _entry_at(slot_count, 0)] = bytes(SLOT.size * slot_count)
+    for number in range(1, count):
+        key_hash, offset, seconds, _ = ENTRY.unpack_from(index, _entry_at(slot_count, number))
+        slot_at = _slot_at(slot_count, key_hash)
+        (previous,) = SLOT.unpack_from(index, slot_at)
+        ENTRY.pack_into(index, _entry_at(slot_count, number), key_hash, offset, seconds, previous)
+        SLOT.pack_into(index, slot_at, number)
+
+
 def find_index_key(
     index: Readable,
     slot_count: int,

@@ -1,0 +1,103 @@
+"""The folder of one consume queue, looked at from outside: is it whole up to an entry, and cut behind it.
+
+Opening does this for every queue of a store, of which there may be many thousands: a few system calls each, nothing is
+mapped and nothing stays open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from mqlake.codec.queue_entry import ENTRY_SIZE
+from mqlake.files.names import file_name
+
+
+class Folder(NamedTuple):
+    """What a queue's folder holds: its files by start, with their sizes, and names that are none of its own."""
+
+    path: str
+    files: tuple[tuple[int, int], ...] = ()
+    strangers: tuple[str, ...] = ()
+
+
+def read_folder(path: str) -> Folder:
+    """A folder as it is; one that is missing is an empty one."""
+    files, strangers = [], []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
+        for entry in entries:
+            name = entry.name
+            if len(name) == 20 and name.isascii() and name.isdigit() and entry.is_file(follow_symlinks=True):
+                files.append((int(name), entry.stat().st_size))
+            elif not entry.is_dir():
+                strangers.append(name)
+    return Folder(path, tuple(sorted(files)), tuple(strangers))
+
+
+def is_whole(folder: Folder, file_size: int, end: int) -> bool:
+    """The files that hold the entries before `end` follow one another, each of the right size."""
+    stop = end * ENTRY_SIZE
+    expected = folder.files[0][0] if folder.files else 0
+    for start, size in folder.files:
+        if start >= stop:
+            break
+        if start != expected or start % file_size or size != file_size:
+            return False
+        expected += file_size
+    return expected >= stop
+
+
+def is_regular(folder: Folder, file_size: int) -> bool:
+    """All files follow one another, each of the right size; a last one without a byte is no file."""
+    files = folder.files[:-1] if folder.files and folder.files[-1][1] == 0 else folder.files
+    end = (files[-1][0] + file_size) // ENTRY_SIZE if files else 0
+    return is_whole(folder._replace(files=files), file_size, end)
+
+
+def cut_folder(folder: Folder, file_size: int, end: int) -> str | None:
+    """Remove files behind entry `end`, zero what follows it in its own; the file that was changed, to be synced.
+
+    The folder is whole up to `end`.
+    """
+    stop = end * ENTRY_SIZE
+    changed = None
+    for start, size in folder.files:
+        path = f"{folder.path}/{file_name(start)}"
+        if start >= stop:
+            Path(path).unlink()
+        elif start + file_size > stop and _zero_behind(path, stop - start, size):
+            changed = path
+    return changed
+
+
+def _zero_behind(path: str, position: int, size: int) -> bool:
+    """Make a file zero from `position` on, writing only where it is not; holes cost one system call."""
+    changed = False
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        while position < size:
+            try:
+                position = os.lseek(descriptor, position, os.SEEK_DATA)
+                stop = min(os.lseek(descriptor, position, os.SEEK_HOLE), size, position + (1 << 20))
+            except OSError:  # nothing but a hole is left
+                break
+            if os.pread(descriptor, stop - position, position).strip(b"\0"):
+                os.pwrite(descriptor, bytes(stop - position), position)
+                changed = True
+            position = stop
+    finally:
+        os.close(descriptor)
+    return changed
+
+
+def clear_folder(folder: Folder, set_aside: Path) -> None:
+    """Remove a queue's files, which the log gives again; what is not of a queue is moved away and kept."""
+    for start, _ in folder.files:
+        Path(folder.path, file_name(start)).unlink()
+    for name in folder.strangers:
+        topic, queue_id = Path(folder.path).parts[-2:]
+        place = set_aside / topic / queue_id
+        place.mkdir(parents=True, exist_ok=True)
+        Path(folder.path, name).replace(place / name)
