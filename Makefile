@@ -2,7 +2,7 @@
 
 PYTHON := .venv/bin/python
 INSTALLED := .venv/.installed
-KERNEL := $(wildcard src/mqlake/kernel/*.pyx src/mqlake/kernel/*.pxi src/mqlake/kernel/*.h)
+KERNEL := $(wildcard src/mqlake/kernel/*.pyx src/mqlake/kernel/*.pxi src/mqlake/kernel/*.h src/mqlake/torture/faults/*.c)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-long bench clean
@@ -34,5 +34,5 @@ bench: setup ## The benchmarks
 
 clean: ## Remove all that make made, .venv too
 	rm -rf .venv build dist bench-out benchmarks/__pycache__ .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
-	rm -f src/mqlake/kernel/_compiled.c src/mqlake/kernel/*.so
+	rm -f src/mqlake/kernel/_compiled.c src/mqlake/kernel/*.so src/mqlake/torture/faults/*.so
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
