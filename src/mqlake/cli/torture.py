@@ -71,7 +71,7 @@ def torture(
     folder = Path(tempfile.mkdtemp(prefix=f"mqlake-torture-{seed}-", dir=directory))
     seconds = None if full or case is not None else minutes * 60
     if not as_json:
-        click.echo(f"seed {seed}, in {folder}" + (f", {minutes:g} minutes" if seconds else ""))
+        click.echo(f"seed {seed}, in {folder}" + (f", {minutes:g} min" if seconds else ""))
     with _progress(only) as progress:
         results = Torture(folder, seed, progress).run(only, seconds, case)
     _print(results, directory, seed, as_json=as_json)

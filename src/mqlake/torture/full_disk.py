@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -43,7 +44,10 @@ class FullDisk(Row):
         except NotPermitted as refusal:
             raise NotAllowed(str(refusal)) from None
         try:
-            return self._fill_and_free(self.random(case), disk, folder)
+            outcome = self._fill_and_free(self.random(case), disk, folder)
+            if outcome.broken or self.keep:
+                shutil.copytree(disk / "store", folder / "store")
+            return outcome
         finally:
             unmount(disk)
 

@@ -71,6 +71,10 @@ class Ack:
     durability: int
     at_ms: int
 
+    def __str__(self) -> str:
+        where = f"queue offset {self.queue_offset}, physical offset {self.physical_offset}"
+        return f"number {self.number} at {where}, promised {Durability(self.durability).name}"
+
     @property
     def life(self) -> int:
         return self.number // LIFE
