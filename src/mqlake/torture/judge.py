@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mqlake import MessageStore, MissingExtra, QueueRange, StoreConfig, StoredMessage
+from mqlake import MessageStore, MissingExtra, QueueRange, StoreConfig, StoredMessage, StoreError
 from mqlake.torture.ledger import LIFE, Ack, is_as_put, message_of, number_of
 
 SAMPLE = 8
@@ -34,6 +34,8 @@ class Served:
     """Messages with a body that nobody put, or twice."""
     misplaced: list[str] = field(default_factory=list)
     """Bodies as they were put, with another topic, queue, key or tag."""
+    unreadable: list[str] = field(default_factory=list)
+    """Bodies that the store itself says are damaged."""
     gaps: list[str] = field(default_factory=list)
     """Queue offsets that no message is served for."""
     unlike_scan: list[int] = field(default_factory=list)
@@ -116,6 +118,11 @@ def _messages(store: MessageStore, queue: QueueRange, served: Served) -> list[St
 
 
 def _enter(message: StoredMessage, served: Served) -> None:
+    try:
+        message.body  # noqa: B018  # decompresses it
+    except StoreError as error:
+        served.unreadable.append(f"{message!r}: {error}")
+        return
     number = number_of(message)
     if number is None:
         served.strange.append(f"nobody put this: {message!r}")
