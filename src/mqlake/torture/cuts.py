@@ -103,4 +103,4 @@ class Cuts(Row):
         with MessageStore.open(store, config=CONFIG) as reopened:
             for number in served.places:
                 find_key(reopened, again, number)
-        return found + again.errors
+        return found + again.lost_keys + again.errors

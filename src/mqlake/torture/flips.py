@@ -2,7 +2,7 @@
 
 It may cost the one message it hit, no other. A body that is not what was put is never served, and the store opens.
 Nothing but the body has a checksum in RocketMQ's format: a flip in a topic or a key may make a message appear
-elsewhere, which counts as its loss.
+elsewhere, which counts as its loss; a flip in the index may cost keys, never a wrong answer.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ class Flips(Row):
             outcome.count("undetected", served.strange, "a damaged body was served")
             unlike = served.unlike_scan if len(served.unlike_scan) > 1 else []
             outcome.count("errors", unlike, "scan and queues differ at")
+            lost_keys = [] if told["file"].startswith("index/") else served.lost_keys
+            outcome.count("errors", lost_keys, "a key leads nowhere")
             outcome.count("errors", served.errors, "went wrong")
         if outcome.broken or self.keep:
             store.rename(folder / "store")

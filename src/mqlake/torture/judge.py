@@ -40,6 +40,8 @@ class Served:
     """Queue offsets that no message is served for."""
     unlike_scan: list[int] = field(default_factory=list)
     """Physical offsets that only one of scan and queues has."""
+    lost_keys: list[str] = field(default_factory=list)
+    """Keys of messages that are there, which lead nowhere."""
     errors: list[str] = field(default_factory=list)
     refused: str | None = None
     """Why the store did not open."""
@@ -157,7 +159,9 @@ def find_key(store: MessageStore, served: Served, number: int) -> None:
     """A key must lead to its message."""
     message = message_of(number)
     found = store.find(message.topic, message.keys[0])
-    if [m.physical_offset for m in found] != [served.places[number][1]]:
+    if not found:
+        served.lost_keys.append(f"{message.keys[0]} of {message.topic}")
+    elif [m.physical_offset for m in found] != [served.places[number][1]]:
         served.errors.append(f"key {message.keys[0]} of {message.topic} leads to {found}")
 
 

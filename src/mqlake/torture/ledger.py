@@ -126,6 +126,7 @@ class Ledger:
     def read(cls, path: Path) -> Ledger:
         ledger = cls()
         begun_late: set[int] = set()
+        opened = 0
         for line in lines_of(path):
             kind, *words = line.split()
             if kind == "P":
@@ -139,8 +140,12 @@ class Ledger:
                     ledger.false_acks.append(ack.number)
             elif kind == "F":
                 ledger.refusals.append((int(words[0]), words[1]))
-            elif kind == "S" and words == ["closed"]:  # close has synced all that was acknowledged before
-                ledger.acks = [replace(ack, durability=max(ack.durability, Durability.DISK)) for ack in ledger.acks]
+            elif words == ["opening"]:
+                opened = len(ledger.acks)
+            elif words == ["closed"]:  # close has synced all that was acknowledged since the store was opened
+                ledger.acks[opened:] = [
+                    replace(ack, durability=max(ack.durability, Durability.DISK)) for ack in ledger.acks[opened:]
+                ]
             elif kind == "X":
                 ledger.complaints.append(line[2:])
             elif words[1:2] == ["FAIL"]:

@@ -64,6 +64,7 @@ class Outcome:
         self.count("invented", [*served.strange, *served.misplaced], "served, but never put")
         if put is not None:
             self.count("invented", [n for n in served.places if n not in put], "served, but never put")
+        self.count("errors", served.lost_keys, "a key leads nowhere")
         self.count("errors", served.unreadable, "cannot be read")
         self.count("errors", served.unlike_scan, "scan and queues differ at")
         self.count("errors", served.errors, "went wrong")
