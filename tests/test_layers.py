@@ -17,7 +17,8 @@ LAYERS = {
     "files": {"kernel", "files"},
     "logs": {"kernel", "codec", "files", "logs"},
     "store": {"kernel", "codec", "files", "logs", "store"},
-    "cli": {"kernel", "codec", "files", "logs", "store", "cli"},
+    "torture": {"torture"},  # beside the command line: it uses the public names, as any program would
+    "cli": {"kernel", "codec", "files", "logs", "store", "torture", "cli"},
 }
 OUTSIDE = {"cli": {"click", "rich", "pyarrow"}, "store": {"pyarrow"}, "codec": {"lz4", "zstandard"}}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mqlake import CommitLogConfig, DiskFull, MessageStore, NotAStore, StoreError, StoreLocked
-from tests.faults.smalldisk import NotPermitted, mount, unmount
+from mqlake.torture.faults.smalldisk import NotPermitted, mount, unmount
 from tests.helpers import bodies, message, open_small
 
 REMEDIES = (

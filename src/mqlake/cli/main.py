@@ -24,7 +24,7 @@ EXIT_BROKEN_PIPE = 141
 EXIT_CODES = """\b
 Exit codes:
     0  done
-    1  nothing was found (get, find)
+    1  nothing was found (get, find), or a promise was broken (torture)
     2  the command line is wrong
     3  the store, or a file, gave an error: one line on standard error says which
   130  interrupted with Ctrl-C
@@ -64,6 +64,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
     },
     "Measure": {
         "bench": Entry("bench", "Measure this store, or mmap against write, on your disk."),
+        "torture": Entry("torture", "Kill, cut off, damage and starve stores on your disk; count what was lost."),
     },
     "Shell": {
         "completion": Entry("completion", "Print the completion script of bash, zsh or fish."),
