@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mqlake import FlushConfig
-from tests.faults.powercut import crash_state, watch_env
+from mqlake.torture.faults.powercut import crash_state, watch_env
 from tests.helpers import covers, message, open_small
 
 WRITER = """

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mqlake import OffsetOutOfRange
-from tests.faults import powercut
+from mqlake.torture.faults import powercut
 from tests.helpers import LOG_FILE, covers, message, open_small
 from tests.store.retention import BODY, fill, open_filled, queue_files, read_all
 
