@@ -34,9 +34,19 @@ def write_until_the_cut(tmp_path: Path, mode: str, cut: int, first: int = 0) -> 
     """Write the messages from `first` on, until the sync number `cut`."""
     store = tmp_path / "store"
     store.mkdir(exist_ok=True)
-    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(store), str(tmp_path / "acknowledged"), mode, str(first)]
+    command = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(WRITER),
+        str(store),
+        str(tmp_path / "acknowledged"),
+        mode,
+        str(first),
+    ]
     env = watch_env(store, tmp_path / "shadow", kill_at_sync=cut)
-    done = subprocess.run(command, env=env, cwd=Path(__file__).parents[2], check=False, capture_output=True, timeout=120)
+    done = subprocess.run(
+        command, env=env, cwd=Path(__file__).parents[2], check=False, capture_output=True, timeout=120
+    )
     assert done.returncode in (0, -9), done.stderr.decode()
 
 
@@ -49,6 +59,8 @@ def require_whole(path: Path, known: set[int], told: str) -> None:
     """Every acknowledged message once, in order, found by its key; no others than those that were put."""
     for _ in range(2):
         with open_small(path, flush=FlushConfig(sync=True)) as store:
+            assert store.recovery is not None
+            assert store.recovery.reason in ("new", "checkpoint"), told
             found: set[int] = set()
             for queue in store.queues("orders") if "orders" in store.topics() else []:
                 numbers = []
