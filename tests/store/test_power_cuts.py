@@ -59,6 +59,8 @@ def require_whole(path: Path, known: set[int], told: str) -> None:
     """Every acknowledged message once, in order, found by its key; no others than those that were put."""
     for _ in range(2):
         with open_small(path, flush=FlushConfig(sync=True)) as store:
+            assert store.recovery is not None
+            assert store.recovery.reason in ("new", "checkpoint"), told
             found: set[int] = set()
             for queue in store.queues("orders") if "orders" in store.topics() else []:
                 numbers = []

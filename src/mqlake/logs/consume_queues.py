@@ -52,12 +52,12 @@ class ConsumeQueues:
             for queue_id in queue_ids:
                 yield topic, queue_id, read_folder(f"{self.directory}/{topic}/{queue_id}")
 
-    def are_whole(self, ends: QueueEnds) -> bool:
-        """Every queue of a table has its files, up to its end there."""
+    def are_whole(self, ends: QueueEnds, *, from_zero: bool) -> bool:
+        """Every queue of a table has its files, up to its end there; `from_zero` where no log file was ever deleted."""
         if any(end and i not in self._known.get(topic, ()) for topic, of in ends.items() for i, end in of.items()):
             return False
         return all(
-            is_whole(folder, self.file_size, ends.get(topic, {}).get(queue_id, 0))
+            is_whole(folder, self.file_size, ends.get(topic, {}).get(queue_id, 0), from_zero=from_zero)
             for topic, queue_id, folder in self._folders()
         )
 
@@ -78,14 +78,14 @@ class ConsumeQueues:
                 count += 1
         return count
 
-    def clear_irregular(self, set_aside: Path) -> None:
+    def clear_irregular(self, set_aside: Path, *, from_zero: bool) -> None:
         """Empty the folders of queues whose files are short, missing or misnamed: they are to be written again."""
         for _, _, folder in self._folders():
-            if not is_regular(folder, self.file_size):
+            if folder.strangers or not is_regular(folder, self.file_size, from_zero=from_zero):
                 clear_folder(folder, set_aside)
 
-    def are_regular(self) -> bool:
-        return all(is_regular(folder, self.file_size) for _, _, folder in self._folders())
+    def are_regular(self, *, from_zero: bool) -> bool:
+        return all(is_regular(folder, self.file_size, from_zero=from_zero) for _, _, folder in self._folders())
 
     def each(self) -> Iterator[tuple[str, int, ConsumeQueue]]:
         """Every queue, one at a time: one that was not open is closed again, and its end noted."""

@@ -36,10 +36,13 @@ def read_folder(path: str) -> Folder:
     return Folder(path, tuple(sorted(files)), tuple(strangers))
 
 
-def is_whole(folder: Folder, file_size: int, end: int) -> bool:
-    """The files that hold the entries before `end` follow one another, each of the right size."""
+def is_whole(folder: Folder, file_size: int, end: int, *, from_zero: bool = False) -> bool:
+    """The files that hold the entries before `end` follow one another, each of the right size.
+
+    `from_zero`: from the first on. Else older ones may have been deleted.
+    """
     stop = end * ENTRY_SIZE
-    expected = folder.files[0][0] if folder.files else 0
+    expected = folder.files[0][0] if folder.files and not from_zero else 0
     for start, size in folder.files:
         if start >= stop:
             break
@@ -49,11 +52,11 @@ def is_whole(folder: Folder, file_size: int, end: int) -> bool:
     return expected >= stop
 
 
-def is_regular(folder: Folder, file_size: int) -> bool:
+def is_regular(folder: Folder, file_size: int, *, from_zero: bool = False) -> bool:
     """All files follow one another, each of the right size; a last one without a byte is no file."""
     files = folder.files[:-1] if folder.files and folder.files[-1][1] == 0 else folder.files
     end = (files[-1][0] + file_size) // ENTRY_SIZE if files else 0
-    return is_whole(folder._replace(files=files), file_size, end)
+    return is_whole(folder._replace(files=files), file_size, end, from_zero=from_zero)
 
 
 def cut_folder(folder: Folder, file_size: int, end: int) -> str | None:

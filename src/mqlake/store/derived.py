@@ -18,7 +18,7 @@ def restore(trust: Trust, queues: ConsumeQueues, index: KeyIndex | None, set_asi
     cut = 0
     checkpoint = trust.checkpoint
     if trust.rebuilds:
-        queues.clear_irregular(set_aside)
+        queues.clear_irregular(set_aside, from_zero=log_first == 0)
         queues.ends = {}
         queues.log_end = log_first  # entries of messages that the log no longer has are kept; the rest is written again
         if index is not None:

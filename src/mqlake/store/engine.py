@@ -88,7 +88,7 @@ class _Side:
     def _judge(self, reporter: Reporter) -> tuple[Trust, LogEnd]:
         """What can be believed of a store that nobody writes, and where its log ends. Changes nothing."""
         foreign = frozenset(BatchQueues(self.layout.batch_queues, 0, 0).topics())
-        trust = judge(self.layout, self.log_files, self.queues, self.index, foreign)
+        trust = judge(self.layout, self.log_files, self.queues, self.index, self.scars, foreign)
         end = find_end(self.log_files, trust, reporter)
         for scar in end.scars:
             self.scars.add(*scar)

@@ -103,12 +103,17 @@ def batch_queue_file_size(layout: Layout) -> int:
 def mend_last_file(layout: Layout, config: StoreConfig) -> None:
     """A last log file that lost its size gets it back: what a crash, or a power cut, leaves of a file in the making.
 
-    It is filled up with zeroes, or cut where it is too long: no record lies there. What lies before decides for itself.
+    It is filled up with zeroes, or cut where it is too long and holds nothing there: records decide for themselves.
     """
     size = config.commit_log.file_size_bytes
+    assert size is not None, "sizes are resolved before a store is opened"
     found = list_files(layout.commit_log, strict=False)
     if found and found[-1][1] not in (0, size):
         path = layout.commit_log / file_name(found[-1][0])
+        with path.open("rb") as file:
+            file.seek(size)
+            if file.read(size).strip(b"\0"):
+                return
         _log.warning("%s has %d bytes and is given %d again", path, found[-1][1], size)
         with path.open("r+b") as file:
             file.truncate(size)
@@ -147,7 +152,8 @@ Sizes = list[tuple[int, Path]]
 
 def _size(name: str, configured: int | None, noted: dict[str, int], sizes: Sizes, default: int) -> int:
     known = dict(reversed(sizes))
-    found = noted.get(name) if noted.get(name) in known or not known else sizes[0][0]
+    agree = len(known) == 1 and len(sizes) > 1
+    found = noted[name] if name in noted and (noted[name] in known or not agree) else next(iter(sizes), (None,))[0]
     if found is None:
         return configured or default
     if configured is not None and configured != found and known:

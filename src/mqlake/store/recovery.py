@@ -34,7 +34,7 @@ from mqlake.kernel.types import BLANK, REACHED_END, REASONS
 from mqlake.logs.consume_queues import ConsumeQueues
 from mqlake.logs.damage import next_record
 from mqlake.logs.key_index import KeyIndex
-from mqlake.logs.scars import Scar
+from mqlake.logs.scars import Scar, Scars
 from mqlake.store.checkpoint import Checkpoint, read_checkpoint, rocketmq_digest
 
 VERIFIED_FILES = 3
@@ -138,13 +138,19 @@ class Reporter:
 
 
 def judge(
-    layout: Layout, log: MappedFileQueue, queues: ConsumeQueues, index: KeyIndex | None, foreign: frozenset[str]
+    layout: Layout,
+    log: MappedFileQueue,
+    queues: ConsumeQueues,
+    index: KeyIndex | None,
+    scars: Scars,
+    foreign: frozenset[str],
 ) -> Trust:
     """What can be believed of a store that nobody writes. Reads only. `foreign` topics have queues of another kind."""
     checkpoint = read_checkpoint(layout.own_checkpoint)
-    if checkpoint is not None and is_latest(layout, checkpoint) and _still_holds(log, checkpoint):
+    if checkpoint is not None and is_latest(layout, checkpoint) and _still_holds(log, checkpoint, scars):
         watermark = _watermark(layout, log, checkpoint)
-        if queues.are_whole(checkpoint.queue_ends) and _index_is_whole(index, checkpoint):
+        whole = queues.are_whole(checkpoint.queue_ends, from_zero=log.first_offset == 0)
+        if whole and _index_is_whole(index, checkpoint):
             return Trust(checkpoint.dispatched, checkpoint.last_record, "checkpoint", watermark, checkpoint)
         _log.warning("%s: queues or index are not what they were: they are built again from the log", layout.root)
         return Trust(log.first_offset, -1, "rebuild", watermark, checkpoint)
@@ -164,7 +170,7 @@ def is_latest(layout: Layout, checkpoint: Checkpoint) -> bool:
     return rocketmq_digest(layout) in checkpoint.rocketmq and not (checkpoint.clean and layout.abort.exists())
 
 
-def _still_holds(log: MappedFileQueue, checkpoint: Checkpoint) -> bool:
+def _still_holds(log: MappedFileQueue, checkpoint: Checkpoint, scars: Scars) -> bool:
     """The last record that the checkpoint saw is still there: the log was not cut or replaced since."""
     if checkpoint.last_record < log.first_offset:
         return checkpoint.dispatched == log.first_offset
@@ -174,7 +180,8 @@ def _still_holds(log: MappedFileQueue, checkpoint: Checkpoint) -> bool:
     position = checkpoint.last_record - file.start
     size = check_record(file.pages, position, file.size, checkpoint.last_record, False)
     end = checkpoint.last_record + size
-    return size > 0 and (end == checkpoint.dispatched or (end < checkpoint.dispatched == file.end))
+    reaches = checkpoint.dispatched in (end, file.end) or scars.end_of(end) >= checkpoint.dispatched
+    return size > 0 and end <= checkpoint.dispatched and reaches
 
 
 def _watermark(layout: Layout, log: MappedFileQueue, checkpoint: Checkpoint) -> int:
@@ -199,7 +206,7 @@ def _index_is_whole(index: KeyIndex | None, checkpoint: Checkpoint) -> bool:
 
 def newest_record(log: MappedFileQueue, queues: ConsumeQueues) -> QueueEntry | None:
     """The newest record that a queue names; None where it does not hold, none is named, or a queue's files are bad."""
-    if not queues.are_regular():
+    if not queues.are_regular(from_zero=log.first_offset == 0):
         return None
     queues.log_end = log.end_offset
     entries = [queue.last_entry for _, _, queue in queues.each()]
