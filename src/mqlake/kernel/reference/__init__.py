@@ -15,6 +15,7 @@ from mqlake.kernel.reference.memory import lock_memory, populate, unlock_memory
 from mqlake.kernel.reference.message import Message, PutReceipt, StoredRecord
 from mqlake.kernel.reference.queue import count_valid_entries, match_record, read_records, seek_timestamp
 from mqlake.kernel.reference.record import check_record, decode_properties, walk_records
+from mqlake.kernel.reference.verify import check_index, match_index_keys
 
 __all__ = [
     "Appender",
@@ -22,6 +23,7 @@ __all__ = [
     "PutReceipt",
     "StoredRecord",
     "TopicState",
+    "check_index",
     "check_record",
     "count_valid_entries",
     "crc32",
@@ -32,6 +34,7 @@ __all__ = [
     "find_record",
     "java_hash",
     "lock_memory",
+    "match_index_keys",
     "match_record",
     "populate",
     "put_index_keys",
