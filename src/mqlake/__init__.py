@@ -29,6 +29,8 @@ from mqlake.errors import (
     UnknownTopic,
 )
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
+from mqlake.store.check import CheckReport, check
+from mqlake.store.findings import Finding, Severity
 from mqlake.store.message_store import MessageStore
 from mqlake.store.read import QueueRange
 from mqlake.store.stats import StoreStats, TopicStats
@@ -36,12 +38,14 @@ from mqlake.version import __version__
 
 __all__ = [
     "BadFile",
+    "CheckReport",
     "CommitLogConfig",
     "ConsumeQueueConfig",
     "CorruptBody",
     "CorruptRecord",
     "DiskFull",
     "Durability",
+    "Finding",
     "FlushConfig",
     "FlushTimeout",
     "IndexConfig",
@@ -58,6 +62,7 @@ __all__ = [
     "PutReceipt",
     "QueueRange",
     "ReadOnlyStore",
+    "Severity",
     "StoreClosed",
     "StoreConfig",
     "StoreError",
@@ -68,4 +73,5 @@ __all__ = [
     "TopicStats",
     "UnknownTopic",
     "__version__",
+    "check",
 ]

@@ -28,7 +28,7 @@ def test_compiled_checks_of_an_index_agree_with_the_reference(seed: int) -> None
     faults, used = require_agreement("check_index", bytes(index), SLOTS, ENTRIES, next_entry, False)[1]
     assert not faults and used == int.from_bytes(index[32:36], "big")
     compared = require_agreement("match_index_keys", bytes(index), SLOTS, ENTRIES, 1, next_entry, keys, 0)[1]
-    assert compared == (next_entry, len(keys) // 20, 0, [], 0, [])
+    assert compared == (next_entry, len(keys) // 20, 0, [], 0, [], [])
 
     place = 40 + draw.randrange(4 * SLOTS + 20 * next_entry)
     index[place] ^= 1 << draw.randrange(8)
@@ -43,7 +43,7 @@ def test_one_lost_key_and_one_foreign_entry_are_told_by_number() -> None:
     index, keys, next_entry = index_of(random.Random(3))
     assert next_entry > 9
     lacking = keys[:100] + keys[120:]
-    assert reference.match_index_keys(index, SLOTS, ENTRIES, 1, next_entry, lacking, 0)[2:] == (0, [], 1, [6])
+    assert reference.match_index_keys(index, SLOTS, ENTRIES, 1, next_entry, lacking, 0)[2:] == (0, [], 1, [6], [])
     assert reference.match_index_keys(index, SLOTS, ENTRIES, 1, next_entry, keys[:20] + keys, 0)[2:4] == (1, [1])
 
 

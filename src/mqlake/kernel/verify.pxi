@@ -48,7 +48,7 @@ def match_index_keys(index, int32_t slot_count, int32_t entry_count, int32_t ent
     """Go through entries and keys, both in the order of the log, side by side.
 
     Returns the entry and the key come to (one of the two sides is at its end), the number of keys without an entry and
-    the first of them by number, and the same for entries without a key.
+    the first of them by number, the same for entries without a key, and entries with their key but another time.
     """
     cdef Py_buffer index_view
     cdef Py_buffer key_view
@@ -56,8 +56,8 @@ def match_index_keys(index, int32_t slot_count, int32_t entry_count, int32_t ent
     cdef const uint8_t* k
     cdef int32_t ahead
     cdef Py_ssize_t total
-    cdef int64_t missing = 0, surplus = 0
-    cdef list first_missing = [], first_surplus = []
+    cdef int64_t missing = 0, surplus = 0, begin, seconds
+    cdef list first_missing = [], first_surplus = [], first_late = []
     PyObject_GetBuffer(index, &index_view, PyBUF_SIMPLE)
     try:
         require_index_geometry(index_view.len, slot_count, entry_count)
@@ -69,8 +69,12 @@ def match_index_keys(index, int32_t slot_count, int32_t entry_count, int32_t ent
             e = <const uint8_t*> index_view.buf + INDEX_HEADER_SIZE + 4 * <int64_t> slot_count \
                 + INDEX_ENTRY_SIZE * <int64_t> entry
             k = <const uint8_t*> key_view.buf + first * KEY_SIZE
+            begin = get64(<const uint8_t*> index_view.buf)
             while entry < next_entry and first < total:
                 if same_key(e, k):
+                    seconds = min((le64(k + 12) - begin) // 1000, <int64_t> INT32_MAX) if 0 < begin < le64(k + 12) else 0
+                    if entry > 1 and get32(e + 12) != seconds and len(first_late) < MAX_TOLD:
+                        first_late.append(entry)
                     entry, first, e, k = entry + 1, first + 1, e + INDEX_ENTRY_SIZE, k + KEY_SIZE
                     continue
                 ahead = resume_after(e, next_entry - entry, k, total - first)
@@ -88,7 +92,7 @@ def match_index_keys(index, int32_t slot_count, int32_t entry_count, int32_t ent
             PyBuffer_Release(&key_view)
     finally:
         PyBuffer_Release(&index_view)
-    return entry, first, missing, first_missing, surplus, first_surplus
+    return entry, first, missing, first_missing, surplus, first_surplus, first_late
 
 
 cdef inline bint same_key(const uint8_t* entry, const uint8_t* key) noexcept nogil:

@@ -73,7 +73,7 @@ def resolve(layout: Layout, config: StoreConfig) -> StoreConfig:
     )
     if queue_size % 20:
         raise InvalidConfig("mappedFileSizeConsumeQueue", queue_size, "must be a multiple of 20, the size of an entry")
-    noted = _read_notes(layout)
+    noted = read_notes(layout)
     index = config.index
     return replace(
         config,
@@ -94,11 +94,11 @@ def batch_queue_file_size(layout: Layout) -> int:
 def note_index_numbers(layout: Layout, config: StoreConfig) -> None:
     """Keep what cannot be learnt from an index file, for those who open the store without a configuration."""
     notes = {"maxHashSlotNum": config.index.slot_count, "maxIndexNum": config.index.entry_count}
-    if notes != _read_notes(layout):
+    if notes != read_notes(layout):
         replace_file(layout.settings, json.dumps(notes, indent=1).encode(), layout.scratch)
 
 
-def _read_notes(layout: Layout) -> dict[str, int]:
+def read_notes(layout: Layout) -> dict[str, int]:
     try:
         notes = json.loads(layout.settings.read_bytes())
         return {name: value for name, value in notes.items() if isinstance(value, int)}

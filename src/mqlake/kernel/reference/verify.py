@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from mqlake.kernel.reference.index import ENTRY, KEY, SLOT, _entry_at, _require_geometry, _slot_at
 from mqlake.kernel.types import Readable
 
@@ -38,22 +40,28 @@ def check_index(
 
 def match_index_keys(
     index: Readable, slot_count: int, entry_count: int, entry: int, next_entry: int, keys: Readable, first: int
-) -> tuple[int, int, int, list[int], int, list[int]]:
+) -> tuple[int, int, int, list[int], int, list[int], list[int]]:
     """Go through entries and keys, both in the order of the log, side by side.
 
     Returns the entry and the key come to (one of the two sides is at its end), the number of keys without an entry and
-    the first of them by number, and the same for entries without a key.
+    the first of them by number, the same for entries without a key, and entries with their key but another time.
     """
     _require_geometry(index, slot_count, entry_count)
     if entry < 0 or first < 0 or next_entry > entry_count:
         raise ValueError(f"entry {entry} of {next_entry}, key {first}")
     entries = [ENTRY.unpack_from(index, _entry_at(slot_count, number))[:2] for number in range(entry, next_entry)]
     wanted = [KEY.unpack_from(keys, at)[:2] for at in range(first * KEY.size, len(keys) - KEY.size + 1, KEY.size)]
+    times = [KEY.unpack_from(keys, at)[2] for at in range(first * KEY.size, len(keys) - KEY.size + 1, KEY.size)]
+    (begin,) = struct.unpack_from(">q", index)
+    late: list[int] = []
     missing: list[int] = []
     surplus: list[int] = []
     e = k = 0
     while e < len(entries) and k < len(wanted):
         if entries[e] == wanted[k]:
+            seconds = min((times[k] - begin) // 1000, 0x7FFFFFFF) if 0 < begin < times[k] else 0
+            if entry + e > 1 and ENTRY.unpack_from(index, _entry_at(slot_count, entry + e))[2] != seconds:
+                late.append(entry + e)
             e, k = e + 1, k + 1
             continue
         ahead = _resume_after(entries[e : e + LOOK_AHEAD], wanted[k : k + LOOK_AHEAD])
@@ -63,7 +71,7 @@ def match_index_keys(
         if ahead != 1:
             missing.append(first + k)
             k += 1
-    return entry + e, first + k, len(missing), missing[:MAX_TOLD], len(surplus), surplus[:MAX_TOLD]
+    return entry + e, first + k, len(missing), missing[:MAX_TOLD], len(surplus), surplus[:MAX_TOLD], late[:MAX_TOLD]
 
 
 def _resume_after(entries: list[Pair], wanted: list[Pair]) -> int:

@@ -1,0 +1,362 @@
+"""Consume queues against the log: every numbered record has its entry, and every entry its record.
+
+The entries that must be there are derived from the log, as dispatch does it, and compared with the queues' bytes. What
+is left of a queue then are entries of messages that retention took, entries of no message where records were lost, and
+zeroes behind the end; anything else is wrong.
+
+A hole in a queue's numbers with nothing lost around it comes from a header that contradicts its neighbours: a record of
+the right place that is one bit away from the missing one is that record (`Fix` says how to mend it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE
+from mqlake.files.layout import Layout
+from mqlake.files.mapped_file import MappedFile
+from mqlake.files.names import file_name
+from mqlake.kernel import StoredRecord, check_record
+from mqlake.kernel.types import Run
+from mqlake.logs.topic_table import can_be_folder
+from mqlake.store.findings import Findings
+from mqlake.store.log_map import LogMap
+from mqlake.store.survey import look, open_file
+
+SCAR_TOPIC = "MQLAKE_SCAR"
+TRANSACTION, PREPARED, ROLLED_BACK = 0xC, 0x4, 0xC
+QUEUE_ID_AT, NUMBER_AT, SYS_FLAG_AT = 12, 20, 36
+MAX_HOLES = 1000
+"""Holes that are looked into; each costs a walk over the records between its neighbours."""
+
+
+class Hole(NamedTuple):
+    """Numbers [first, stop) that no record of a queue has; the records on both sides are at these offsets."""
+
+    topic: str
+    queue_id: int
+    first: int
+    stop: int
+    after: int
+    before: int
+
+
+class Fix(NamedTuple):
+    """Bytes of a record's header that its neighbours prove."""
+
+    offset: int
+    data: bytes
+    found: str
+    expected: str
+
+
+class _Queue:
+    """One queue: its files as they are, and what the log has told of it so far."""
+
+    def __init__(self, directory: Path, file_size: int) -> None:
+        self.directory = directory
+        self.file_size = file_size
+        self.files: dict[int, MappedFile] = {}
+        self.known = directory.is_dir()
+        for found in look(directory):
+            file = open_file(found.path, found.start) if found.start is not None else None
+            if file is not None:
+                self.files[file.start] = file
+        self.first = -1
+        self.next = -1
+        self.last_record = -1
+        self.holes: list[Hole] = []
+
+    def bytes_at(self, position: int, size: int) -> bytes:
+        """The bytes that are there, as far as they are."""
+        parts = []
+        while size > 0:
+            start = position - position % self.file_size
+            file = self.files.get(start)
+            part = b"" if file is None else file.pages[position - start : position - start + size]
+            part = part[: self.file_size - (position - start)]
+            parts.append(part)
+            if not part or position + len(part) < min(position + size, start + self.file_size):
+                break
+            position, size = position + len(part), size - len(part)
+        return b"".join(parts)
+
+    def path_of(self, number: int) -> Path:
+        position = number * ENTRY_SIZE
+        return self.directory / file_name(position - position % self.file_size)
+
+
+class QueueCheck:
+    """Takes the log's runs in order; `finish` looks at what is left."""
+
+    def __init__(self, layout: Layout, file_size: int, log: LogMap, findings: Findings) -> None:
+        self._layout = layout
+        self._file_size = file_size
+        self._log = log
+        self._findings = findings
+        self._batch_topics = {path.name for path in layout.batch_queues.glob("*") if path.is_dir()}
+        self.queues: dict[tuple[str, int], _Queue] = {}
+        self.outliers: set[int] = set()
+        """Records whose number does not follow, or with which a queue begins above 0."""
+        self.fixes: list[Fix] = []
+        self.wrong: set[tuple[str, int]] = set()
+        """Queues that must be built again."""
+
+    def take(self, runs: list[Run]) -> None:
+        for topic, queue_id, first, entries in runs:
+            if topic in self._batch_topics:
+                continue
+            queue = self._queue(topic, queue_id)
+            offset = ENTRY.unpack_from(entries)[0]
+            if queue.next < 0:
+                queue.first = first
+                if first > 0:
+                    self.outliers.add(offset)
+            elif first != queue.next:
+                self.outliers.add(offset)
+                queue.holes.append(Hole(topic, queue_id, queue.next, first, queue.last_record, offset))
+            queue.next = first + len(entries) // ENTRY_SIZE
+            queue.last_record = ENTRY.unpack_from(entries, len(entries) - ENTRY_SIZE)[0]
+            self._compare(topic, queue_id, queue, first, entries)
+
+    def _queue(self, topic: str, queue_id: int) -> _Queue:
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            # A name that cannot be a folder is a damaged one: it has no queue.
+            folder = self._layout.consume_queues / (topic if can_be_folder(topic) else "?") / str(queue_id)
+            queue = self.queues[topic, queue_id] = _Queue(folder, self._file_size)
+        return queue
+
+    def _compare(self, topic: str, queue_id: int, queue: _Queue, first: int, entries: bytes) -> None:
+        if not queue.known:
+            return
+        found = queue.bytes_at(first * ENTRY_SIZE, len(entries))
+        if found == entries:
+            return
+        for at in range(0, len(entries), ENTRY_SIZE):
+            here, wanted = found[at : at + ENTRY_SIZE], entries[at : at + ENTRY_SIZE]
+            if here != wanted:
+                number = first + at // ENTRY_SIZE
+                self._wrong_entry(topic, queue_id, queue, number, here, show_entry(wanted))
+
+    def _wrong_entry(self, topic: str, queue_id: int, queue: _Queue, number: int, here: bytes, expected: str) -> None:
+        self.wrong.add((topic, queue_id))
+        position = number * ENTRY_SIZE % self._file_size
+        self._findings.add("queue-entry", queue.path_of(number), position, show_entry(here), expected)
+
+    # ---- when the whole log was seen
+
+    def finish(self) -> None:
+        for (topic, queue_id), queue in sorted(self.queues.items()):
+            if not queue.known:
+                self.wrong.add((topic, queue_id))
+                expected = f"a folder with entries {queue.first} to {queue.next - 1}"
+                self._findings.add("queue-missing", queue.directory, None, "none", expected)
+        self._find_fixes()
+        for queue in self.queues.values():
+            self._look_into_holes(queue)
+        for topic, queue_id in self._on_disk():
+            self._look_at_files(topic, queue_id)
+            self._look_at_rest(topic, queue_id, self._queue(topic, queue_id))
+
+    def _on_disk(self) -> Iterator[tuple[str, int]]:
+        for folder in sorted(self._layout.consume_queues.glob("*/*")):
+            if not folder.is_dir() or not (folder.name.isascii() and folder.name.isdigit()):
+                self._findings.add("foreign", folder, None, "no queue", "folders named by a queue id")
+            else:
+                yield folder.parent.name, int(folder.name)
+
+    def _find_fixes(self) -> None:
+        """First of all: a mended header explains holes in two queues."""
+        for queue in self.queues.values():
+            for hole in queue.holes[:MAX_HOLES]:
+                fix = self._fix_of(hole)
+                if fix is not None:
+                    self.wrong.add((hole.topic, hole.queue_id))
+                    self.fixes.append(fix)
+                    file = self._log.files[fix.offset - fix.offset % self._log.file_size]
+                    self._findings.add("record-header", file.path, fix.offset - file.start, fix.found, fix.expected)
+
+    def _look_into_holes(self, queue: _Queue) -> None:
+        for hole in queue.holes[:MAX_HOLES]:
+            what = "number-repeat" if hole.stop < hole.first else "number-gap"
+            if self._is_mended(hole) or (what == "number-gap" and self._is_lost(hole)):
+                continue
+            file = self._log.files[hole.before - hole.before % self._log.file_size]
+            found = f"{hole.topic}, queue {hole.queue_id}: number {hole.stop}"
+            self._findings.add(what, file.path, hole.before - file.start, found, f"number {hole.first}")
+
+    def _is_mended(self, hole: Hole) -> bool:
+        """The other side of a number that jumped and came back, or a record that did not belong here, is told once."""
+        return any(hole.after == fix.offset or hole.before == fix.offset for fix in self.fixes)
+
+    def _is_lost(self, hole: Hole) -> bool:
+        """Records between the two neighbours were lost, or a repair put fillers in their place."""
+        if any(hole.after < gap.end and gap.start < hole.before for gap in self._log.gaps):
+            return True
+        return any(is_filler(record) for record in self._records(hole))
+
+    def _records(self, hole: Hole) -> Iterator[StoredRecord]:
+        """The records between a hole's neighbours, the second of them included."""
+        offset = hole.after
+        while offset <= hole.before:
+            start = offset - offset % self._log.file_size
+            file = self._log.files.get(start)
+            size = check_record(file.pages, offset - start, file.size, offset, True) if file is not None else 0
+            if file is not None and size > 0:
+                if offset > hole.after:
+                    yield StoredRecord(bytes(file.pages[offset - start : offset - start + size]))
+                offset += size
+            else:
+                ends = [gap.end for gap in self._log.gaps if gap.start == offset]
+                offset = ends[0] if ends else start + self._log.file_size
+
+    def _fix_of(self, hole: Hole) -> Fix | None:
+        """The record that is the missing one, but for one bit of its header."""
+        candidates = [fix for record in self._records(hole) if (fix := self._fix_for(record, hole)) is not None]
+        return candidates[0] if len(candidates) == 1 else None
+
+    def _fix_for(self, record: StoredRecord, hole: Hole) -> Fix | None:
+        transaction = record.sys_flag & TRANSACTION
+        hidden = bool(transaction & PREPARED) and record.queue_offset > 0  # in no queue, but it has a number
+        if record.physical_offset not in self.outliers and not hidden:
+            return None
+        topic_at, topic_size = topic_place(record.record)
+        topic = record.record[topic_at : topic_at + topic_size]
+        found = Header(topic, record.queue_id, record.queue_offset, transaction)
+        wanted = Header(hole.topic.encode(), hole.queue_id, hole.first, transaction & ~PREPARED)
+        if bits_apart(found, wanted) != 1:
+            return None
+        data = bytearray(record.record)
+        data[QUEUE_ID_AT : QUEUE_ID_AT + 4] = hole.queue_id.to_bytes(4, "big")
+        data[NUMBER_AT : NUMBER_AT + 8] = hole.first.to_bytes(8, "big")
+        data[SYS_FLAG_AT + 3] = data[SYS_FLAG_AT + 3] & ~TRANSACTION | wanted.transaction
+        data[topic_at : topic_at + topic_size] = wanted.topic
+        return Fix(record.physical_offset, bytes(data), str(found), f"{wanted}: its neighbours' numbers say so")
+
+    def _look_at_files(self, topic: str, queue_id: int) -> None:
+        """Names, sizes and order of a queue's files."""
+        found = look(self._layout.consume_queues / topic / str(queue_id))
+        expected = None
+        for each in found:
+            what = None
+            if each.start is None or each.start % self._file_size:
+                what, told = "queue-file-name", (each.path.name, f"a multiple of {self._file_size} in 20 digits")
+            elif each.size != self._file_size:
+                what, told = "queue-file-size", (f"{each.size} bytes", f"{self._file_size} bytes")
+                expected = each.start + self._file_size
+            else:
+                if expected is not None and each.start != expected:
+                    what, told = "queue-file-missing", (f"a file that starts at {each.start}", f"one at {expected}")
+                expected = each.start + self._file_size
+            if what is not None:
+                self.wrong.add((topic, queue_id))
+                self._findings.add(what, each.path, None, *told)
+
+    def _look_at_rest(self, topic: str, queue_id: int, queue: _Queue) -> None:
+        """Entries that the log does not ask for."""
+        first, stop = (queue.first, queue.next) if queue.next >= 0 else (1 << 60, 0)
+        for start, file in sorted(queue.files.items()):
+            number = start // ENTRY_SIZE
+            end = number + min(file.size, self._file_size) // ENTRY_SIZE
+            if first > number:
+                self._look_before(topic, queue_id, queue, file, number, min(first, end))
+            if stop < end and not self._log.ends.live and queue.next >= 0:
+                self._look_behind(topic, queue_id, queue, file, max(stop, number))
+        for hole in queue.holes:
+            if hole.stop - hole.first <= MAX_HOLES:
+                self._look_at_hole(queue, hole)
+
+    def _look_before(self, topic: str, queue_id: int, queue: _Queue, file: MappedFile, number: int, stop: int) -> None:
+        """Before the first record: messages that retention took, or entries of no message."""
+        base = file.start // ENTRY_SIZE
+        data = file.pages[(number - base) * ENTRY_SIZE : (stop - base) * ENTRY_SIZE]
+        for at, (offset, size, _) in enumerate(ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY_SIZE])):
+            if queue.next < 0 and offset == size == 0:
+                return
+            if size <= 0 or (size != FILLER_SIZE and not 0 <= offset < self._log.first) or offset < 0:
+                here = data[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE]
+                if queue.next < 0 and self._log.ends.limit is not None and offset >= self._log.ends.limit:
+                    return  # written since the look at a live store began
+                expected = f"an entry of what was before offset {self._log.first}, or of no message"
+                self._wrong_entry(topic, queue_id, queue, number + at, here, expected)
+
+    def _look_behind(self, topic: str, queue_id: int, queue: _Queue, file: MappedFile, stop: int) -> None:
+        position = stop * ENTRY_SIZE - file.start
+        zeroes = bytes(1 << 16)
+        for start, end in file.data_ranges(position):
+            for at in range(start, end, len(zeroes)):
+                part = file.pages[at : min(end, at + len(zeroes))]
+                if part != zeroes[: len(part)]:
+                    dirty = at + next(i for i, byte in enumerate(part) if byte)
+                    dirty -= dirty % ENTRY_SIZE
+                    self.wrong.add((topic, queue_id))
+                    told = f"zeroes behind entry {stop - 1}"
+                    self._findings.add("queue-tail", file.path, dirty, "something other than zero", told)
+                    return
+
+    def _look_at_hole(self, queue: _Queue, hole: Hole) -> None:
+        """The numbers of lost records: entries of no message, of the lost record itself, or of the one behind."""
+        for number in range(hole.first, hole.stop):
+            here = queue.bytes_at(number * ENTRY_SIZE, ENTRY_SIZE)
+            if len(here) < ENTRY_SIZE:
+                return
+            offset, size, _ = ENTRY.unpack(here)
+            in_gap = any(gap.start <= offset < gap.end for gap in self._log.gaps)
+            if queue.known and size != FILLER_SIZE and not in_gap and offset != hole.before:
+                expected = "an entry of no message: its record was lost"
+                self._wrong_entry(hole.topic, hole.queue_id, queue, number, here, expected)
+
+
+def show_entry(data: bytes) -> str:
+    if len(data) < ENTRY_SIZE:
+        return "nothing"
+    offset, size, tags_code = ENTRY.unpack(data)
+    if size == FILLER_SIZE:
+        return "no message"
+    return "zeroes" if not any(data) else f"record at {offset}, {size} bytes, tags {tags_code}"
+
+
+class Header(NamedTuple):
+    """What of a record's header its neighbours can prove."""
+
+    topic: bytes
+    queue_id: int
+    number: int
+    transaction: int
+
+    def __str__(self) -> str:
+        state = {0x4: ", prepared", 0x8: ", committed", 0xC: ", rolled back"}.get(self.transaction, "")
+        return f"{self.topic.decode('utf-8', 'replace')}, queue {self.queue_id}, number {self.number}{state}"
+
+
+def bits_apart(one: Header, other: Header) -> int:
+    """How many bits two headers differ in; many where their topics differ in length."""
+    if len(one.topic) != len(other.topic):
+        return 1 << 30
+    topics = int.from_bytes(one.topic, "big") ^ int.from_bytes(other.topic, "big")
+    return sum(
+        x.bit_count()
+        for x in (
+            topics,
+            one.queue_id ^ other.queue_id,
+            one.number ^ other.number,
+            one.transaction ^ other.transaction,
+        )
+    )
+
+
+def topic_place(record: bytes) -> tuple[int, int]:
+    """Where the topic of a whole record is, and its size."""
+    sys_flag = record[SYS_FLAG_AT + 3]
+    at = 84 + 12 * bool(sys_flag & 0x10) + 12 * bool(sys_flag & 0x20)
+    at += 4 + int.from_bytes(record[at : at + 4], "big")
+    width = 2 if record[7] == 0xAB else 1
+    return at + width, int.from_bytes(record[at : at + width], "big")
+
+
+def is_filler(record: StoredRecord) -> bool:
+    """A repair put it in the place of lost records."""
+    return record.sys_flag & TRANSACTION == ROLLED_BACK and SCAR_TOPIC.startswith(record.topic)
