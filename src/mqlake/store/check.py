@@ -1,8 +1,8 @@
 """Walks a store and reports every broken promise; never writes a byte.
 
-Nothing is opened as a store: a folder that `MessageStore.open` refuses is looked at all the same. A live store is looked
-at up to what its writer has dispatched, so that what is being written is no finding. The log goes through the kernel
-twice: once for its own sake (`log_map`), once to derive what queues and index must hold.
+Nothing is opened as a store: a folder that `MessageStore.open` refuses is looked at all the same. A live store is
+looked at up to what its writer has dispatched, so that what is being written is no finding. The log goes through the
+kernel twice: once for its own sake (`log_map`), once to derive what queues and index must hold.
 """
 
 from __future__ import annotations

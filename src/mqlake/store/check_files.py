@@ -15,30 +15,11 @@ from mqlake.store.findings import Findings
 from mqlake.store.log_map import LogMap, known_scars
 from mqlake.store.survey import look
 
-KNOWN = frozenset(
-    [
-        "commitlog",
-        "consumequeue",
-        "consumequeue_ext",
-        "batchconsumequeue",
-        "index",
-        "config",
-        "checkpoint",
-        "abort",
-        "abort.bak",
-        "lock",
-        "mqlake",
-        "timerwheel",
-        "timerlog",
-        "compaction",
-        "epochFileCheckpoint",
-        "epochFileCheckpoint.bak",
-        "brokerIdentity",
-        "kvStore",
-        "transaction",
-        "rocksdbstore",
-    ]
-)
+KNOWN = {
+    *("commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config", "checkpoint"),
+    *("abort", "abort.bak", "lock", "mqlake", "timerwheel", "timerlog", "compaction", "epochFileCheckpoint"),
+    *("epochFileCheckpoint.bak", "brokerIdentity", "kvStore", "transaction", "rocksdbstore"),
+}
 JSON_KEY = re.compile(r'"(?:\\.|[^"\\])*"|(?<=[{,])(\s*)(-?\d+)(?=\s*:)')
 """A string, which is passed over, or a number as a key: RocketMQ writes those without quotes."""
 

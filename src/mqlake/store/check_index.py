@@ -77,10 +77,10 @@ class IndexCheck:
                 told.append((16, f"begin offset {header.begin_offset}", f"{first}, its first entry's"))
             if header.end_offset != last:
                 told.append((24, f"end offset {header.end_offset}", f"{last}, its last entry's"))
-            for at, has, offset in ((0, header.begin_timestamp, first), (8, header.end_timestamp, last)):
+            for at, time_there, offset in ((0, header.begin_timestamp, first), (8, header.end_timestamp, last)):
                 time = self._log.time_at(offset)
-                if time is not None and time != has:
-                    told.append((at, f"time {has}", f"{time}, its record's"))
+                if time is not None and time != time_there:
+                    told.append((at, f"time {time_there}", f"{time}, its record's"))
         for at, has, should in told:
             self._findings.add("index-header", file.path, at, has, should)
         if not live and self._has_more(file, next_entry):

@@ -123,8 +123,7 @@ class Findings:
     def rows(self) -> Iterator[Finding]:
         """Worst first, then by place; where rows were left out, the last of their kind says how many."""
         left = {key: count - MAX_ROWS for key, count in self._counts.items() if count > MAX_ROWS}
-        for row in sorted(self._rows, key=lambda row: (-row.severity, row.file, row.offset or 0)):
-            yield row
+        yield from sorted(self._rows, key=lambda row: (-row.severity, row.file, row.offset or 0))
         for (what, name), count in left.items():
             severity, cost, remedy = PROMISES[what]
             yield Finding(severity, what, name, None, f"{count} more of these", "none", cost, remedy)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,9 +65,9 @@ def open_file(path: Path, start: int) -> MappedFile | None:
 
 def likely_file_size(files: list[FoundFile], spare: list[FoundFile]) -> int | None:
     """The file size that most of the files, their names, and those made ahead agree on."""
-    starts = sorted(file.start for file in files if file.start is not None)
+    starts = sorted({file.start for file in files if file.start is not None})
     votes: Counter[int] = Counter(file.size for file in files if file.size)
-    for size in [file.size for file in spare] + [b - a for a, b in zip(starts, starts[1:], strict=False)]:
+    for size in [file.size for file in spare if file.size] + [b - a for a, b in pairwise(starts)]:
         votes[size] += 2
     return max(votes, key=lambda size: (sum(start % size == 0 for start in starts), votes[size], size), default=None)
 
