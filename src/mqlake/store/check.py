@@ -68,18 +68,18 @@ def check(
     path: str | os.PathLike[str], *, config: StoreConfig | None = None, progress: Progress | None = None
 ) -> CheckReport:
     """Look at a store, live or not, whole or broken; NotAStore where there is none."""
-    began = time.monotonic()
-    examined = Examination(find_store(path, read_only=True, create=False), config or StoreConfig(), progress)
-    log = examined.log
-    took = round((time.monotonic() - began) * 1000)
-    rows = tuple(examined.findings.rows())
-    return CheckReport(examined.layout.root, rows, log.ends.live, log.first, log.end, took)
+    layout = find_store(path, read_only=True, create=False)
+    return Examination(layout, config or StoreConfig(), progress).report()
 
 
 class Examination:
     """One walk over everything. What `repair` needs to know beyond the findings is kept."""
 
-    def __init__(self, layout: Layout, config: StoreConfig, progress: Progress | None = None) -> None:
+    def __init__(
+        self, layout: Layout, config: StoreConfig, progress: Progress | None = None, *, locked_here: bool = False
+    ) -> None:
+        """`locked_here`: the caller holds the lock, and nobody writes."""
+        began = time.monotonic()
         self.layout = layout
         self.config = config
         self.findings = Findings(layout.root)
@@ -93,7 +93,7 @@ class Examination:
         )
         self.queue_size = config.consume_queue.file_size_bytes or self._likely_queue_size()
         self._total = 2 * sum(file.size for file in self.found)
-        ends = read_ends(layout)
+        ends = read_ends(layout, locked_here=locked_here)
         if ends.live and ends.limit is None:
             ends = ends._replace(limit=self._newest_named(), watermark=0)
         self.placement = place(self.found, self.file_size)
@@ -105,6 +105,11 @@ class Examination:
         look_at_batch_queues(layout, self.log, self.findings)
         look_at_small_files(layout, self.log, self.findings)
         self.broken_json = broken_json(layout, self.findings)
+        self._took_ms = round((time.monotonic() - began) * 1000)
+
+    def report(self) -> CheckReport:
+        log, rows = self.log, tuple(self.findings.rows())
+        return CheckReport(self.layout.root, rows, log.ends.live, log.first, log.end, self._took_ms)
 
     def _likely_queue_size(self) -> int:
         files = [file for folder in self.layout.consume_queues.glob("*/*") for file in look(folder)]

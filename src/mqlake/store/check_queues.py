@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE
+from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER, FILLER_SIZE
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import MappedFile
 from mqlake.files.names import file_name
@@ -28,6 +28,8 @@ from mqlake.store.survey import look, open_file
 SCAR_TOPIC = "MQLAKE_SCAR"
 TRANSACTION, PREPARED, ROLLED_BACK = 0xC, 0x4, 0xC
 QUEUE_ID_AT, NUMBER_AT, SYS_FLAG_AT = 12, 20, 36
+LOST = 1
+"""The tags code of an entry of no message in the middle of a queue: those before its beginning have 0."""
 MAX_HOLES = 1000
 """Holes that are looked into; each costs a walk over the records between its neighbours."""
 
@@ -50,6 +52,14 @@ class Fix(NamedTuple):
     data: bytes
     found: str
     expected: str
+
+
+class Patch(NamedTuple):
+    """What an entry must be that no record of the log gives."""
+
+    file: Path
+    position: int
+    data: bytes
 
 
 class _Queue:
@@ -101,6 +111,7 @@ class QueueCheck:
         self.outliers: set[int] = set()
         """Records whose number does not follow, or with which a queue begins above 0."""
         self.fixes: list[Fix] = []
+        self.patches: list[Patch] = []
         self.wrong: set[tuple[str, int]] = set()
         """Queues that must be built again."""
 
@@ -172,7 +183,8 @@ class QueueCheck:
         """First of all: a mended header explains holes in two queues."""
         for queue in self.queues.values():
             for hole in queue.holes[:MAX_HOLES]:
-                fix = self._fix_of(hole)
+                known = self._is_mended(hole) or self._is_lost(hole)
+                fix = None if known else self._fix_of(queue, hole)
                 if fix is not None:
                     self.wrong.add((hole.topic, hole.queue_id))
                     self.fixes.append(fix)
@@ -213,10 +225,17 @@ class QueueCheck:
                 ends = [gap.end for gap in self._log.gaps if gap.start == offset]
                 offset = ends[0] if ends else start + self._log.file_size
 
-    def _fix_of(self, hole: Hole) -> Fix | None:
-        """The record that is the missing one, but for one bit of its header."""
-        candidates = [fix for record in self._records(hole) if (fix := self._fix_for(record, hole)) is not None]
-        return candidates[0] if len(candidates) == 1 else None
+    def _fix_of(self, queue: _Queue, hole: Hole) -> Fix | None:
+        """The record that is the missing one, but for one bit of its header.
+
+        The record behind the hole is it only where the queue does not go on from its number.
+        """
+        follows = queue.last_record != hole.before and all(other.after != hole.before for other in queue.holes)
+        records = (record for record in self._records(hole) if record.physical_offset != hole.before or not follows)
+        candidates = [fix for record in records if (fix := self._fix_for(record, hole)) is not None]
+        others = [fix for fix in candidates if fix.offset != hole.before]
+        chosen = others or candidates
+        return chosen[0] if len(chosen) == 1 else None
 
     def _fix_for(self, record: StoredRecord, hole: Hole) -> Fix | None:
         transaction = record.sys_flag & TRANSACTION
@@ -282,6 +301,8 @@ class QueueCheck:
                     return  # written since the look at a live store began
                 expected = f"an entry of what was before offset {self._log.first}, or of no message"
                 self._wrong_entry(topic, queue_id, queue, number + at, here, expected)
+                if queue.next < 0:  # the log cannot tell what was here: the queue keeps its numbers
+                    self.patches.append(Patch(file.path, (number + at) * ENTRY_SIZE - file.start, FILLER))
 
     def _look_behind(self, topic: str, queue_id: int, queue: _Queue, file: MappedFile, stop: int) -> None:
         position = stop * ENTRY_SIZE - file.start
@@ -298,16 +319,33 @@ class QueueCheck:
                     return
 
     def _look_at_hole(self, queue: _Queue, hole: Hole) -> None:
-        """The numbers of lost records: entries of no message, of the lost record itself, or of the one behind."""
+        """The numbers of lost records: entries of no message, in a form that RocketMQ passes over."""
         for number in range(hole.first, hole.stop):
             here = queue.bytes_at(number * ENTRY_SIZE, ENTRY_SIZE)
             if len(here) < ENTRY_SIZE:
                 return
             offset, size, _ = ENTRY.unpack(here)
+            wanted = self._entry_of_no_message(queue, hole)
             in_gap = any(gap.start <= offset < gap.end for gap in self._log.gaps)
-            if queue.known and size != FILLER_SIZE and not in_gap and offset != hole.before:
-                expected = "an entry of no message: its record was lost"
-                self._wrong_entry(hole.topic, hole.queue_id, queue, number, here, expected)
+            if here == wanted or in_gap:
+                continue
+            position = number * ENTRY_SIZE % self._file_size
+            self.patches.append(Patch(queue.path_of(number), position, wanted))
+            expected = f"{show_entry(wanted)}: its own record was lost"
+            what = "queue-hole" if size == FILLER_SIZE else "queue-entry"
+            self._findings.add(what, queue.path_of(number), position, show_entry(here), expected)
+
+    def _entry_of_no_message(self, queue: _Queue, hole: Hole) -> bytes:
+        """RocketMQ must neither fail on it nor pass over more than it.
+
+        It looks for a record of the size in the entry, finds that no file has it, and goes on with the next log file
+        behind the entry's offset. So the entry names the beginning of the file before the next message's. Before the
+        first file there is none: there the entry names the next message itself, which is delivered twice.
+        """
+        start = hole.before - hole.before % self._log.file_size
+        if start == 0:
+            return queue.bytes_at(hole.stop * ENTRY_SIZE, ENTRY_SIZE)
+        return ENTRY.pack(start - self._log.file_size, FILLER_SIZE, LOST)
 
 
 def show_entry(data: bytes) -> str:

@@ -41,6 +41,8 @@ class Gap(NamedTuple):
     start: int
     end: int
     reason: int
+    timestamp: int = 0
+    """The store time of the record before it."""
 
 
 class Ends(NamedTuple):
@@ -55,9 +57,9 @@ class Ends(NamedTuple):
     checkpoint: Checkpoint | None
 
 
-def read_ends(layout: Layout) -> Ends:
+def read_ends(layout: Layout, *, locked_here: bool) -> Ends:
     """The live positions and our checkpoint, each believed as far as it can be true."""
-    live = bool(writer_of(layout.lock))
+    live = bool(writer_of(layout.lock)) and not locked_here
     positions = Positions.open(layout.positions)
     checkpoint = readable_checkpoint(layout)
     watermark = checkpoint.dispatched if checkpoint is not None else 0
@@ -122,7 +124,7 @@ class LogMap:
                 break
             file = self.files.get(start)
             if file is None:
-                self.gaps.append(Gap(start, start + self.file_size, MISSING))
+                self.gaps.append(Gap(start, start + self.file_size, MISSING, self.last_timestamp))
             else:
                 self._walk_file(file, min(limit - start, file.size, self.file_size))
 
@@ -142,7 +144,7 @@ class LogMap:
                 return  # no room for a marker: full to the end
             position = self._resume(file, at, end)
             stop = position if position < min(end, file.size) else self.file_size
-            self.gaps.append(Gap(file.start + at, file.start + stop, self._reason(file, at, why)))
+            self.gaps.append(Gap(file.start + at, file.start + stop, self._reason(file, at, why), self.last_timestamp))
 
     def _take_marker(self, file: MappedFile, at: int) -> None:
         told = MARKER.unpack_from(file.pages, at)[0]
@@ -207,7 +209,7 @@ class LogMap:
             stop = min(watermark, position - position % self.file_size + self.file_size)
             there = position - position % self.file_size in self.files
             reason = next((gap.reason for gap in tail if gap.start <= position < gap.end), NOTHING)
-            self.gaps.append(Gap(position, stop, reason if there else MISSING))
+            self.gaps.append(Gap(position, stop, reason if there else MISSING, self.last_timestamp))
             position = stop
         self.end = watermark
 

@@ -19,6 +19,8 @@ from mqlake.kernel import check_record, find_record
 
 OFFSET_AT = 28
 MAGIC_START = b"\xda\xa3\x20"
+MOVED = ".moved"
+"""A file on its way to its right name: a repair that was cut short left it."""
 MAX_TRIES = 10_000
 """Candidates that are looked at for a record that tells a file's place."""
 
@@ -120,9 +122,10 @@ def place(found: list[FoundFile], file_size: int) -> Placement:
             files[start] = file
         else:
             strays.append((each, start))
-    names = [each.start for each in found if each.start is not None and each.start % file_size == 0]
+    named = (start_of(each.path.name.removesuffix(MOVED)) for each in found)
+    names = [start for start in named if start is not None and start % file_size == 0]
     for each, start in strays:
-        known = names and min(names) <= start <= max(names) + file_size
+        known = min(names, default=start) <= start <= max(names, default=start) + file_size
         if start in files or not known:
             aside.append((each, f"records of the file that starts at {start}"))
         else:
