@@ -12,7 +12,7 @@ import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE
+from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE
 from mqlake.errors import StoreError
 from mqlake.kernel import check_record
 from mqlake.kernel.hosts import PORT
@@ -81,8 +81,9 @@ def _positions(side: Engine | Follower, topic: str, queue_id: int, first: int) -
     end = queue.end
     while first < end:
         entries = queue.entries(first, end)
-        for physical_offset, _, tags_code in ENTRY.iter_unpack(entries):
-            yield first, tags_code, physical_offset
+        for physical_offset, size, tags_code in ENTRY.iter_unpack(entries):
+            if size != FILLER_SIZE:  # an entry of no message is no line
+                yield first, tags_code, physical_offset
             first += 1
         if len(entries) < ENTRY_SIZE:
             return

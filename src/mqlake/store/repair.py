@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,7 +66,7 @@ class RepairReport(NamedTuple):
     actions: tuple[Action, ...]
     done: bool
     backup: Path | None
-    after: CheckReport | None
+    after: CheckReport
 
 
 Confirm = Callable[[CheckReport, list[Action]], bool]
@@ -117,9 +118,14 @@ class _Repair:
 
     def __init__(self, layout: Layout, config: StoreConfig, progress: Progress | None) -> None:
         self.layout = layout
-        self.config = config
         self.backup = Backup(layout)
         self.examined = Examination(layout, config, progress, locked_here=True)
+        # No file may be left to learn the sizes from when the store is opened.
+        self.config = replace(
+            config,
+            commit_log=replace(config.commit_log, file_size_bytes=self.examined.file_size),
+            consume_queue=replace(config.consume_queue, file_size_bytes=self.examined.queue_size),
+        )
         self._log = self.examined.log
         self._size = self._log.file_size
         sick = [row for row in self.examined.findings.rows() if row.severity > Severity.NOTE]
