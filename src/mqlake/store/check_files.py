@@ -43,7 +43,7 @@ def _rocket_checkpoint(layout: Layout, log: LogMap, findings: Findings) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        findings.add("unreadable", layout.checkpoint, None, str(error), "a file that can be read")
+        findings.add("checkpoint-size", layout.checkpoint, None, str(error), f"{CHECKPOINT_SIZE} bytes")
         return
     if len(data) != CHECKPOINT_SIZE:
         findings.add("checkpoint-size", layout.checkpoint, None, f"{len(data)} bytes", f"{CHECKPOINT_SIZE} bytes")

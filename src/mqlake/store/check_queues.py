@@ -110,6 +110,8 @@ class QueueCheck:
         self.queues: dict[tuple[str, int], _Queue] = {}
         self.outliers: set[int] = set()
         """Records whose number does not follow, or with which a queue begins above 0."""
+        self.repeated: set[tuple[str, int, int]] = set()
+        """Topic, queue and number that more than one record has."""
         self.fixes: list[Fix] = []
         self.patches: list[Patch] = []
         self.wrong: set[tuple[str, int]] = set()
@@ -127,6 +129,8 @@ class QueueCheck:
                     self.outliers.add(offset)
             elif first != queue.next:
                 self.outliers.add(offset)
+                if first < queue.next:
+                    self.repeated.add((topic, queue_id, first))
                 queue.holes.append(Hole(topic, queue_id, queue.next, first, queue.last_record, offset))
             queue.next = first + len(entries) // ENTRY_SIZE
             queue.last_record = ENTRY.unpack_from(entries, len(entries) - ENTRY_SIZE)[0]
@@ -234,13 +238,15 @@ class QueueCheck:
         records = (record for record in self._records(hole) if record.physical_offset != hole.before or not follows)
         candidates = [fix for record in records if (fix := self._fix_for(record, hole)) is not None]
         others = [fix for fix in candidates if fix.offset != hole.before]
-        chosen = others or candidates
+        named = queue.bytes_at(hole.first * ENTRY_SIZE, ENTRY_SIZE)[:8]  # where two are possible, the queue decides
+        chosen = [fix for fix in candidates if fix.offset.to_bytes(8, "big") == named] or others or candidates
         return chosen[0] if len(chosen) == 1 else None
 
     def _fix_for(self, record: StoredRecord, hole: Hole) -> Fix | None:
         transaction = record.sys_flag & TRANSACTION
         hidden = bool(transaction & PREPARED) and record.queue_offset > 0  # in no queue, but it has a number
-        if record.physical_offset not in self.outliers and not hidden:
+        twice = (record.topic, record.queue_id, record.queue_offset) in self.repeated
+        if record.physical_offset not in self.outliers and not hidden and not twice:
             return None
         topic_at, topic_size = topic_place(record.record)
         topic = record.record[topic_at : topic_at + topic_size]

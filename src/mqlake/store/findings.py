@@ -60,7 +60,6 @@ PROMISES = {
     "torn-tail": Promise(WARNING, "what was being written when the writer stopped is cut", "open it, or mqlake repair"),
     "tail-dirty": Promise(WARNING, "remains behind the end could be taken for records", REPAIR),
     "time-order": Promise(NOTE, "look-ups by time may miss messages", NOTHING_TO_DO),
-    "filler": Promise(NOTE, "lost before an earlier repair", NOTHING_TO_DO),
     "queue-missing": Promise(WARNING, "its messages are not delivered", REBUILT),
     "queue-file-size": Promise(WARNING, "the queue does not open", REBUILT),
     "queue-file-name": Promise(WARNING, "the queue does not open", REBUILT),
@@ -87,7 +86,6 @@ PROMISES = {
     "config-lost": Promise(ERROR, "what it held is lost", "mqlake repair moves it away; restore it from elsewhere"),
     "leftover": Promise(NOTE, "space only", "open it: the opening clears it"),
     "foreign": Promise(NOTE, "none: it is passed over", NOTHING_TO_DO),
-    "unreadable": Promise(ERROR, "nothing is known of what it holds", "mend the disk or the permissions"),
 }
 
 

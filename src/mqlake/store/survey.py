@@ -76,10 +76,11 @@ def likely_file_size(files: list[FoundFile], spare: list[FoundFile]) -> int | No
 
 def own_start(file: MappedFile, file_size: int) -> int | None:
     """Where a log file starts by what its records say; None where it holds none."""
-    if check_record(file.pages, 0, file.size, file.start, True) > 0:
-        return file.start
-    if find_record(file.pages, 0, file.size, file.start, True) < file.size:
-        return file.start
+    if file.start >= 0:
+        if check_record(file.pages, 0, file.size, file.start, True) > 0:
+            return file.start
+        if find_record(file.pages, 0, file.size, file.start, True) < file.size:
+            return file.start
     at = file.pages.find(MAGIC_START, 4) - 4
     for _ in range(MAX_TRIES):
         if at < 0:
