@@ -74,8 +74,9 @@ class _Queue:
             file = open_file(found.path, found.start) if found.start is not None else None
             if file is not None:
                 self.files[file.start] = file
-        self.first = -1
-        self.next = -1
+        self.seen = False
+        """The log has records of this queue."""
+        self.first = self.next = 0
         self.last_record = -1
         self.holes: list[Hole] = []
 
@@ -95,7 +96,7 @@ class _Queue:
 
     def path_of(self, number: int) -> Path:
         position = number * ENTRY_SIZE
-        return self.directory / file_name(position - position % self.file_size)
+        return self.directory / file_name(max(0, position - position % self.file_size))
 
 
 class QueueCheck:
@@ -113,6 +114,7 @@ class QueueCheck:
         self.repeated: set[tuple[str, int, int]] = set()
         """Topic, queue and number that more than one record has."""
         self.fixes: list[Fix] = []
+        self.mended: set[Hole] = set()
         self.patches: list[Patch] = []
         self.wrong: set[tuple[str, int]] = set()
         """Queues that must be built again."""
@@ -123,8 +125,8 @@ class QueueCheck:
                 continue
             queue = self._queue(topic, queue_id)
             offset = ENTRY.unpack_from(entries)[0]
-            if queue.next < 0:
-                queue.first = first
+            if not queue.seen:
+                queue.seen, queue.first = True, first
                 if first > 0:
                     self.outliers.add(offset)
             elif first != queue.next:
@@ -192,6 +194,7 @@ class QueueCheck:
                 if fix is not None:
                     self.wrong.add((hole.topic, hole.queue_id))
                     self.fixes.append(fix)
+                    self.mended.add(hole)
                     file = self._log.files[fix.offset - fix.offset % self._log.file_size]
                     self._findings.add("record-header", file.path, fix.offset - file.start, fix.found, fix.expected)
 
@@ -206,7 +209,7 @@ class QueueCheck:
 
     def _is_mended(self, hole: Hole) -> bool:
         """The other side of a number that jumped and came back, or a record that did not belong here, is told once."""
-        return any(hole.after == fix.offset or hole.before == fix.offset for fix in self.fixes)
+        return hole in self.mended or any(fix.offset in (hole.after, hole.before) for fix in self.fixes)
 
     def _is_lost(self, hole: Hole) -> bool:
         """Records between the two neighbours were lost, or a repair put fillers in their place."""
@@ -282,13 +285,13 @@ class QueueCheck:
 
     def _look_at_rest(self, topic: str, queue_id: int, queue: _Queue) -> None:
         """Entries that the log does not ask for."""
-        first, stop = (queue.first, queue.next) if queue.next >= 0 else (1 << 60, 0)
+        first, stop = (queue.first, queue.next) if queue.seen else (1 << 60, 0)
         for start, file in sorted(queue.files.items()):
             number = start // ENTRY_SIZE
             end = number + min(file.size, self._file_size) // ENTRY_SIZE
             if first > number:
                 self._look_before(topic, queue_id, queue, file, number, min(first, end))
-            if stop < end and not self._log.ends.live and queue.next >= 0:
+            if stop < end and not self._log.ends.live and queue.seen:
                 self._look_behind(topic, queue_id, queue, file, max(stop, number))
         for hole in queue.holes:
             if hole.stop - hole.first <= MAX_HOLES:
@@ -299,15 +302,15 @@ class QueueCheck:
         base = file.start // ENTRY_SIZE
         data = file.pages[(number - base) * ENTRY_SIZE : (stop - base) * ENTRY_SIZE]
         for at, (offset, size, _) in enumerate(ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY_SIZE])):
-            if queue.next < 0 and offset == size == 0:
+            if not queue.seen and offset == size == 0:
                 return
             if size <= 0 or (size != FILLER_SIZE and not 0 <= offset < self._log.first) or offset < 0:
                 here = data[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE]
-                if queue.next < 0 and self._log.ends.limit is not None and offset >= self._log.ends.limit:
+                if not queue.seen and self._log.ends.limit is not None and offset >= self._log.ends.limit:
                     return  # written since the look at a live store began
                 expected = f"an entry of what was before offset {self._log.first}, or of no message"
                 self._wrong_entry(topic, queue_id, queue, number + at, here, expected)
-                if queue.next < 0:  # the log cannot tell what was here: the queue keeps its numbers
+                if not queue.seen:  # the log cannot tell what was here: the queue keeps its numbers
                     self.patches.append(Patch(file.path, (number + at) * ENTRY_SIZE - file.start, FILLER))
 
     def _look_behind(self, topic: str, queue_id: int, queue: _Queue, file: MappedFile, stop: int) -> None:
