@@ -16,6 +16,7 @@ import pytest
 import mqlake
 from mqlake import MessageStore, StoreLocked
 from mqlake.errors import NotAStore
+from mqlake.kernel import check_record, dispatch_records
 from mqlake.store.repair import fillers, repair
 from tests.faults.damage import KINDS, damage
 from tests.golden.stores import GoldenStore
@@ -206,8 +207,6 @@ def test_stores_that_rocketmq_left_in_a_crash_are_repaired(name: str, tmp_path: 
     "length", [92, 93, 101, 102, 103, 5000, (1 << 20) + 1, (1 << 20) + 91, (1 << 20) + 92, 3 << 20]
 )
 def test_fillers_are_whole_records_that_fill_a_gap_exactly(length: int) -> None:
-    from mqlake.kernel import check_record, dispatch_records
-
     made = fillers(1000, 1000 + length, 77)
     data = b"".join(record for _, record in made)
     assert len(data) == length
@@ -277,3 +276,16 @@ def test_a_repair_that_is_killed_at_any_moment_is_simply_run_again(whole: tuple[
         assert again.after.holds, (after, again.after.findings)
         found = served(store)
         assert found == {at: record for at, record in whole[1].items() if at != offset}, (after, len(found))
+
+
+def test_a_topic_whose_only_message_is_lost_is_empty_and_goes_on(store: Path) -> None:
+    with MessageStore.open(store) as opened:
+        receipt = opened.put(message(1, "lonely", queue_id=0))
+        opened.put(message(2, "orders", queue_id=0))
+    with (store / f"commitlog/{receipt.physical_offset - receipt.physical_offset % LOG_FILE:020d}").open("r+b") as file:
+        file.seek(receipt.physical_offset % LOG_FILE + 88)
+        file.write(b"????")
+    assert repair(store).after.holds
+    with MessageStore.open(store) as opened:
+        assert opened.put(message(3, "lonely", queue_id=0)).queue_offset == 0
+    assert mqlake.check(store).holds

@@ -304,14 +304,22 @@ class QueueCheck:
         for at, (offset, size, _) in enumerate(ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY_SIZE])):
             if not queue.seen and offset == size == 0:
                 return
-            if size <= 0 or (size != FILLER_SIZE and not 0 <= offset < self._log.first) or offset < 0:
-                here = data[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE]
-                if not queue.seen and self._log.ends.limit is not None and offset >= self._log.ends.limit:
-                    return  # written since the look at a live store began
-                expected = f"an entry of what was before offset {self._log.first}, or of no message"
-                self._wrong_entry(topic, queue_id, queue, number + at, here, expected)
-                if not queue.seen:  # the log cannot tell what was here: the queue keeps its numbers
-                    self.patches.append(Patch(file.path, (number + at) * ENTRY_SIZE - file.start, FILLER))
+            if size > 0 and (size == FILLER_SIZE or 0 <= offset < self._log.first or self._in_gap(offset)):
+                continue
+            here = data[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE]
+            if not queue.seen and self._log.ends.limit is not None and offset >= self._log.ends.limit:
+                return  # written since the look at a live store began
+            expected = f"an entry of what was before offset {self._log.first}, or of no message"
+            self._wrong_entry(topic, queue_id, queue, number + at, here, expected)
+            if (
+                not queue.seen
+            ):  # the log cannot tell what was here: the queue keeps its numbers, but ends with a message
+                is_last = not any(data[(at + 1) * ENTRY_SIZE : (at + 2) * ENTRY_SIZE])
+                patch = bytes(ENTRY_SIZE) if is_last else FILLER
+                self.patches.append(Patch(file.path, (number + at) * ENTRY_SIZE - file.start, patch))
+
+    def _in_gap(self, offset: int) -> bool:
+        return any(gap.start <= offset < gap.end for gap in self._log.gaps)
 
     def _look_behind(self, topic: str, queue_id: int, queue: _Queue, file: MappedFile, stop: int) -> None:
         position = stop * ENTRY_SIZE - file.start
@@ -335,8 +343,7 @@ class QueueCheck:
                 return
             offset, size, _ = ENTRY.unpack(here)
             wanted = self._entry_of_no_message(queue, hole)
-            in_gap = any(gap.start <= offset < gap.end for gap in self._log.gaps)
-            if here == wanted or in_gap:
+            if here == wanted or self._in_gap(offset):
                 continue
             position = number * ENTRY_SIZE % self._file_size
             self.patches.append(Patch(queue.path_of(number), position, wanted))
