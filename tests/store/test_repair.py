@@ -17,7 +17,8 @@ import mqlake
 from mqlake import MessageStore, StoreLocked
 from mqlake.errors import NotAStore
 from mqlake.kernel import check_record, dispatch_records
-from mqlake.store.repair import fillers, repair
+from mqlake.store.fillers import fillers
+from mqlake.store.repair import repair
 from tests.faults.damage import KINDS, damage
 from tests.golden.stores import GoldenStore
 from tests.helpers import LOG_FILE, message, open_small

@@ -4,8 +4,8 @@ The entries that must be there are derived from the log, as dispatch does it, an
 is left of a queue then are entries of messages that retention took, entries of no message where records were lost, and
 zeroes behind the end; anything else is wrong.
 
-A hole in a queue's numbers with nothing lost around it comes from a header that contradicts its neighbours: a record of
-the right place that is one bit away from the missing one is that record (`Fix` says how to mend it).
+A hole in a queue's numbers with nothing lost around it comes from a header that contradicts its neighbours
+(`neighbours`).
 """
 
 from __future__ import annotations
@@ -18,40 +18,18 @@ from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER, FILLER_SIZE
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import MappedFile
 from mqlake.files.names import file_name
-from mqlake.kernel import StoredRecord, check_record
+from mqlake.kernel import StoredRecord
 from mqlake.kernel.types import Run
 from mqlake.logs.topic_table import can_be_folder
 from mqlake.store.findings import Findings
 from mqlake.store.log_map import LogMap
+from mqlake.store.neighbours import Fix, Hole, fix_for, is_hidden, is_lost, records_inside
 from mqlake.store.survey import look, open_file
 
-SCAR_TOPIC = "MQLAKE_SCAR"
-TRANSACTION, PREPARED, ROLLED_BACK = 0xC, 0x4, 0xC
-QUEUE_ID_AT, NUMBER_AT, SYS_FLAG_AT = 12, 20, 36
 LOST = 1
 """The tags code of an entry of no message in the middle of a queue: those before its beginning have 0."""
 MAX_HOLES = 1000
 """Holes that are looked into; each costs a walk over the records between its neighbours."""
-
-
-class Hole(NamedTuple):
-    """Numbers [first, stop) that no record of a queue has; the records on both sides are at these offsets."""
-
-    topic: str
-    queue_id: int
-    first: int
-    stop: int
-    after: int
-    before: int
-
-
-class Fix(NamedTuple):
-    """Bytes of a record's header that its neighbours prove."""
-
-    offset: int
-    data: bytes
-    found: str
-    expected: str
 
 
 class Patch(NamedTuple):
@@ -189,7 +167,7 @@ class QueueCheck:
         """First of all: a mended header explains holes in two queues."""
         for queue in self.queues.values():
             for hole in queue.holes[:MAX_HOLES]:
-                known = self._is_mended(hole) or self._is_lost(hole)
+                known = self._is_mended(hole) or is_lost(self._log, hole)
                 fix = None if known else self._fix_of(queue, hole)
                 if fix is not None:
                     self.wrong.add((hole.topic, hole.queue_id))
@@ -201,7 +179,7 @@ class QueueCheck:
     def _look_into_holes(self, queue: _Queue) -> None:
         for hole in queue.holes[:MAX_HOLES]:
             what = "number-repeat" if hole.stop < hole.first else "number-gap"
-            if self._is_mended(hole) or (what == "number-gap" and self._is_lost(hole)):
+            if self._is_mended(hole) or (what == "number-gap" and is_lost(self._log, hole)):
                 continue
             file = self._log.files[hole.before - hole.before % self._log.file_size]
             found = f"{hole.topic}, queue {hole.queue_id}: number {hole.stop}"
@@ -211,58 +189,24 @@ class QueueCheck:
         """The other side of a number that jumped and came back, or a record that did not belong here, is told once."""
         return hole in self.mended or any(fix.offset in (hole.after, hole.before) for fix in self.fixes)
 
-    def _is_lost(self, hole: Hole) -> bool:
-        """Records between the two neighbours were lost, or a repair put fillers in their place."""
-        if any(hole.after < gap.end and gap.start < hole.before for gap in self._log.gaps):
-            return True
-        return any(is_filler(record) for record in self._records(hole))
-
-    def _records(self, hole: Hole) -> Iterator[StoredRecord]:
-        """The records between a hole's neighbours, the second of them included."""
-        offset = hole.after
-        while offset <= hole.before:
-            start = offset - offset % self._log.file_size
-            file = self._log.files.get(start)
-            size = check_record(file.pages, offset - start, file.size, offset, True) if file is not None else 0
-            if file is not None and size > 0:
-                if offset > hole.after:
-                    yield StoredRecord(bytes(file.pages[offset - start : offset - start + size]))
-                offset += size
-            else:
-                ends = [gap.end for gap in self._log.gaps if gap.start == offset]
-                offset = ends[0] if ends else start + self._log.file_size
-
     def _fix_of(self, queue: _Queue, hole: Hole) -> Fix | None:
         """The record that is the missing one, but for one bit of its header.
 
         The record behind the hole is it only where the queue does not go on from its number.
         """
         follows = queue.last_record != hole.before and all(other.after != hole.before for other in queue.holes)
-        records = (record for record in self._records(hole) if record.physical_offset != hole.before or not follows)
-        candidates = [fix for record in records if (fix := self._fix_for(record, hole)) is not None]
+        suspects = [record for record in records_inside(self._log, hole) if self._is_suspect(record)]
+        fixes = [fix_for(record, hole) for record in suspects if record.physical_offset != hole.before or not follows]
+        candidates = [fix for fix in fixes if fix is not None]
         others = [fix for fix in candidates if fix.offset != hole.before]
         named = queue.bytes_at(hole.first * ENTRY_SIZE, ENTRY_SIZE)[:8]  # where two are possible, the queue decides
         chosen = [fix for fix in candidates if fix.offset.to_bytes(8, "big") == named] or others or candidates
         return chosen[0] if len(chosen) == 1 else None
 
-    def _fix_for(self, record: StoredRecord, hole: Hole) -> Fix | None:
-        transaction = record.sys_flag & TRANSACTION
-        hidden = bool(transaction & PREPARED) and record.queue_offset > 0  # in no queue, but it has a number
+    def _is_suspect(self, record: StoredRecord) -> bool:
+        """Its number does not follow, or another record has it too, or it has one and is in no queue."""
         twice = (record.topic, record.queue_id, record.queue_offset) in self.repeated
-        if record.physical_offset not in self.outliers and not hidden and not twice:
-            return None
-        topic_at, topic_size = topic_place(record.record)
-        topic = record.record[topic_at : topic_at + topic_size]
-        found = Header(topic, record.queue_id, record.queue_offset, transaction)
-        wanted = Header(hole.topic.encode(), hole.queue_id, hole.first, transaction & ~PREPARED)
-        if bits_apart(found, wanted) != 1:
-            return None
-        data = bytearray(record.record)
-        data[QUEUE_ID_AT : QUEUE_ID_AT + 4] = hole.queue_id.to_bytes(4, "big")
-        data[NUMBER_AT : NUMBER_AT + 8] = hole.first.to_bytes(8, "big")
-        data[SYS_FLAG_AT + 3] = data[SYS_FLAG_AT + 3] & ~TRANSACTION | wanted.transaction
-        data[topic_at : topic_at + topic_size] = wanted.topic
-        return Fix(record.physical_offset, bytes(data), str(found), f"{wanted}: its neighbours' numbers say so")
+        return record.physical_offset in self.outliers or twice or is_hidden(record)
 
     def _look_at_files(self, topic: str, queue_id: int) -> None:
         """Names, sizes and order of a queue's files."""
@@ -371,46 +315,3 @@ def show_entry(data: bytes) -> str:
     if size == FILLER_SIZE:
         return "no message"
     return "zeroes" if not any(data) else f"record at {offset}, {size} bytes, tags {tags_code}"
-
-
-class Header(NamedTuple):
-    """What of a record's header its neighbours can prove."""
-
-    topic: bytes
-    queue_id: int
-    number: int
-    transaction: int
-
-    def __str__(self) -> str:
-        state = {0x4: ", prepared", 0x8: ", committed", 0xC: ", rolled back"}.get(self.transaction, "")
-        return f"{self.topic.decode('utf-8', 'replace')}, queue {self.queue_id}, number {self.number}{state}"
-
-
-def bits_apart(one: Header, other: Header) -> int:
-    """How many bits two headers differ in; many where their topics differ in length."""
-    if len(one.topic) != len(other.topic):
-        return 1 << 30
-    topics = int.from_bytes(one.topic, "big") ^ int.from_bytes(other.topic, "big")
-    return sum(
-        x.bit_count()
-        for x in (
-            topics,
-            one.queue_id ^ other.queue_id,
-            one.number ^ other.number,
-            one.transaction ^ other.transaction,
-        )
-    )
-
-
-def topic_place(record: bytes) -> tuple[int, int]:
-    """Where the topic of a whole record is, and its size."""
-    sys_flag = record[SYS_FLAG_AT + 3]
-    at = 84 + 12 * bool(sys_flag & 0x10) + 12 * bool(sys_flag & 0x20)
-    at += 4 + int.from_bytes(record[at : at + 4], "big")
-    width = 2 if record[7] == 0xAB else 1
-    return at + width, int.from_bytes(record[at : at + width], "big")
-
-
-def is_filler(record: StoredRecord) -> bool:
-    """A repair put it in the place of lost records."""
-    return record.sys_flag & TRANSACTION == ROLLED_BACK and SCAR_TOPIC.startswith(record.topic)

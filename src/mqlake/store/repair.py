@@ -4,8 +4,8 @@ The log first: every file gets its name and its size, every range without a reco
 (or an end-of-file marker where it reaches the end of its file), what is behind the end becomes zeroes. Then everything
 derived is built again by opening the store as after an unclean stop.
 
-A filler is a whole record on the topic MQLAKE_SCAR in the state "rolled back": RocketMQ steps over it in recovery, and
-enters it into no queue and no index. A message that was lost leaves its number behind, as an entry of no message.
+RocketMQ steps over a filler in recovery, and enters it into no queue and no index (`fillers`). A message that was lost
+leaves its number behind, as an entry of no message.
 
 `abort` is there from the first change to the last, and everything overwritten or taken away is kept before (`backup`).
 Cut short at any moment, a repair is simply run again: it looks at what it finds.
@@ -14,7 +14,7 @@ Cut short at any moment, a repair is simply run again: it looks at what it finds
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -26,26 +26,16 @@ from mqlake.files.lock import StoreLock, writer_of
 from mqlake.files.mapped_file import MappedFile, sync_directory
 from mqlake.files.names import file_name
 from mqlake.files.small_files import replace_file
-from mqlake.kernel import Message, encode_record
-from mqlake.kernel.hosts import pack_host
-from mqlake.logs.commit_log import MARKER, MARKER_MAGIC, MARKER_SIZE
+from mqlake.logs.commit_log import MARKER, MARKER_MAGIC
 from mqlake.store.backup import Backup, copy_store
 from mqlake.store.check import CheckReport, Examination, Progress
 from mqlake.store.check_files import parsed
-from mqlake.store.check_queues import ROLLED_BACK, SCAR_TOPIC
+from mqlake.store.fillers import closing, fillers
 from mqlake.store.findings import Severity
 from mqlake.store.log_map import Gap
 from mqlake.store.message_store import MessageStore
 from mqlake.store.opening import find_store
 from mqlake.store.survey import MOVED, FoundFile
-
-MIN_FILLER = 92
-"""The smallest record: a topic of one character, no body."""
-SMALL_FILLER = 102
-"""The smallest with its topic in full."""
-MAX_FILLER = 1 << 20
-"""RocketMQ takes a record into memory as a whole."""
-HOST = pack_host("127.0.0.1:0")
 
 
 class Action(NamedTuple):
@@ -135,27 +125,7 @@ class _Repair:
 
     def plan(self) -> list[Action]:
         """What will be done, in order."""
-        actions = [self._action("move-away", each.path, None, each.size, why) for each, why in self._aside()]
-        for start, path in self.examined.placement.misnamed.items():
-            actions.append(self._action("rename", path, None, None, f"to {file_name(start)}: its records say so"))
-        for start, file in self._kept():
-            if file.size != self._size:
-                what = "pad" if file.size < self._size else "cut"
-                actions.append(self._action(what, self._path(start), min(file.size, self._size), None, "file size"))
-        for gap in self._log.gaps:
-            what = "close-file" if self._reaches_end(gap) else "fill"
-            if gap.start - gap.start % self._size not in self._log.files:
-                actions.append(self._action("make-file", self._path(gap.start), 0, self._size, "it is missing"))
-            told = self._path(gap.start), gap.start % self._size, gap.end - gap.start
-            actions.append(self._action(what, *told, "no whole record"))
-        for offset, _ in self._log.markers:
-            actions.append(self._action("close-file", self._path(offset), offset % self._size, 8, "wrong marker"))
-        for fix in self.examined.queues.fixes:
-            told = self._path(fix.offset), fix.offset % self._size, len(fix.data)
-            actions.append(self._action("mend-header", *told, fix.expected))
-        if self._log.tail_is_dirty():
-            end = self._log.end
-            actions.append(self._action("zero-tail", self._path(end), end % self._size, None, "behind the log's end"))
+        actions = [*self._plan_for_files(), *self._plan_for_bytes()]
         if self._touches_store:
             actions.append(Action("rebuild", "", None, None, "queues, index and checkpoints, from the log"))
         for path in self.examined.broken_json:
@@ -166,6 +136,32 @@ class _Repair:
             told = patch.file, patch.position, len(patch.data)
             actions.append(self._action("mend-entry", *told, "of a lost record"))
         return actions
+
+    def _plan_for_files(self) -> Iterator[Action]:
+        for each, why in self._aside():
+            yield self._action("move-away", each.path, None, each.size, why)
+        for start, path in self.examined.placement.misnamed.items():
+            yield self._action("rename", path, None, None, f"to {file_name(start)}: its records say so")
+        for start, file in self._kept():
+            if file.size != self._size:
+                what = "pad" if file.size < self._size else "cut"
+                yield self._action(what, self._path(start), min(file.size, self._size), None, "file size")
+
+    def _plan_for_bytes(self) -> Iterator[Action]:
+        for gap in self._log.gaps:
+            if gap.start - gap.start % self._size not in self._log.files:
+                yield self._action("make-file", self._path(gap.start), 0, self._size, "it is missing")
+            what = "close-file" if self._reaches_end(gap) else "fill"
+            told = self._path(gap.start), gap.start % self._size, gap.end - gap.start
+            yield self._action(what, *told, "no whole record")
+        for offset, _ in self._log.markers:
+            yield self._action("close-file", self._path(offset), offset % self._size, 8, "wrong marker")
+        for fix in self.examined.queues.fixes:
+            told = self._path(fix.offset), fix.offset % self._size, len(fix.data)
+            yield self._action("mend-header", *told, fix.expected)
+        if self._log.tail_is_dirty():
+            end = self._log.end
+            yield self._action("zero-tail", self._path(end), end % self._size, None, "behind the log's end")
 
     def _action(self, what: str, path: Path, offset: int | None, length: int | None, why: str) -> Action:
         return Action(what, path.relative_to(self.layout.root).as_posix(), offset, length, why)
@@ -315,31 +311,6 @@ class _Repair:
         finally:
             lock.release()
         return Examination(self.layout, self.config).report()
-
-
-def closing(start: int, end: int, timestamp: int) -> list[tuple[int, bytes]]:
-    """What closes a file from `start` on: a marker, and before it one small filler where a record may have been."""
-    made = []
-    if end - start >= MIN_FILLER + MARKER_SIZE:
-        size = min(SMALL_FILLER, end - start - MARKER_SIZE)
-        made = fillers(start, start + size, timestamp)
-        start += size
-    return [*made, (start, MARKER.pack(end - start, MARKER_MAGIC))]
-
-
-def fillers(start: int, end: int, timestamp: int) -> list[tuple[int, bytes]]:
-    """Whole records that fill [start, end) of the log, or a little more where no record is so small."""
-    made = []
-    while start < end:
-        size = min(max(end - start, MIN_FILLER), MAX_FILLER)
-        if 0 < end - start - size < MIN_FILLER:
-            size -= MIN_FILLER
-        topic = SCAR_TOPIC[: size - MIN_FILLER + 1]
-        body = bytes(size - MIN_FILLER + 1 - len(topic))
-        message = Message(topic, body, sys_flag=ROLLED_BACK, born_timestamp=timestamp)
-        made.append((start, encode_record(message, 0, 0, start, timestamp, HOST, False)))
-        start += size
-    return made
 
 
 def _bak(path: Path) -> Path:
