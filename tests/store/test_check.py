@@ -485,6 +485,20 @@ def test_one_bad_bit_is_told_once(broken: Broken) -> None:
     assert [row.what for row in mqlake.check(broken.path).findings] == ["record-crc"]
 
 
+@pytest.mark.parametrize("kept", [(0, 2), (1, 3), (2,), (0, 3)])
+@pytest.mark.parametrize("cut", [0, 1, 30_000])
+def test_the_file_size_is_known_from_few_and_cut_files(kept: tuple[int, ...], cut: int, broken: Broken) -> None:
+    for number, file in enumerate(sorted((broken.path / "commitlog").iterdir())):
+        if number not in kept:
+            file.unlink()
+    first = broken.path / log_file(kept[0])
+    os.truncate(first, LOG_FILE - cut)
+    found = mqlake.check(broken.path).findings
+    assert {row.expected for row in found if row.what == "file-short"} <= {f"{LOG_FILE} bytes, as the others have"}
+    missing = {row.file for row in found if row.what == "file-missing"}
+    assert {log_file(number) for number in range(kept[0], kept[-1]) if number not in kept} <= missing
+
+
 # ---- never a byte
 
 

@@ -10,12 +10,14 @@ import os
 import stat
 from collections import Counter
 from itertools import pairwise
+from math import gcd
 from pathlib import Path
 from typing import NamedTuple
 
 from mqlake.files.mapped_file import MappedFile
 from mqlake.files.names import file_name
 from mqlake.kernel import check_record, find_record
+from mqlake.logs.commit_log import MARKER_MAGIC, MARKER_SIZE
 
 OFFSET_AT = 28
 MAGIC_START = b"\xda\xa3\x20"
@@ -66,12 +68,34 @@ def open_file(path: Path, start: int) -> MappedFile | None:
 
 
 def likely_file_size(files: list[FoundFile], spare: list[FoundFile]) -> int | None:
-    """The file size that most of the files, their names, and those made ahead agree on."""
+    """The file size that the files, those made ahead, the markers inside and the names agree on best."""
     starts = sorted({file.start for file in files if file.start is not None})
     votes: Counter[int] = Counter(file.size for file in files if file.size)
-    for size in [file.size for file in spare if file.size] + [b - a for a, b in pairwise(starts)]:
-        votes[size] += 2
-    return max(votes, key=lambda size: (sum(start % size == 0 for start in starts), votes[size], size), default=None)
+    for file in spare:
+        votes[file.size] += 2 if file.size else 0
+    if len(+votes) == 1 and all(start % size == 0 for start in starts for size in +votes):
+        return next(iter(+votes))
+    for file in files:
+        votes[marked_size(file)] += 3
+    for one, other in pairwise(starts):
+        votes[other - one] += 1
+    largest, step = max((file.size for file in files), default=0), gcd(*starts)
+    if 0 < largest <= step:  # the smallest step between names that holds every file
+        parts = (step // n for n in range(1, min(step // largest, MAX_TRIES) + 1) if step % n == 0)
+        votes[min(parts)] += 1
+    votes[0] = 0
+    fits = {size: sum(start % size == 0 for start in starts) for size in +votes}
+    return max(fits, key=lambda size: (fits[size], votes[size], size), default=None)
+
+
+def marked_size(found: FoundFile) -> int:
+    """The file size by what an end-of-file marker says of the rest behind it; 0 where there is none."""
+    file = open_file(found.path, 0)
+    at = file.pages.rfind(MARKER_MAGIC.to_bytes(4, "big"), 4) - 4 if file is not None else -1
+    if file is None or at < 0:
+        return 0
+    told = int.from_bytes(file.pages[at : at + 4], "big", signed=True)
+    return at + told if told >= MARKER_SIZE else 0
 
 
 def own_start(file: MappedFile, file_size: int) -> int | None:
@@ -126,7 +150,7 @@ def place(found: list[FoundFile], file_size: int) -> Placement:
     named = (start_of(each.path.name.removesuffix(MOVED)) for each in found)
     names = [start for start in named if start is not None and start % file_size == 0]
     for each, start in strays:
-        known = min(names, default=start) <= start <= max(names, default=start) + file_size
+        known = start % file_size == 0 and min(names, default=start) <= start <= max(names, default=start) + file_size
         if start in files or not known:
             aside.append((each, f"records of the file that starts at {start}"))
         else:
