@@ -31,6 +31,8 @@ from mqlake.errors import (
     UnknownTopic,
 )
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
+from mqlake.store.check import CheckReport, check
+from mqlake.store.findings import Finding, Severity
 from mqlake.store.message_store import MessageStore
 from mqlake.store.read import QueueRange
 from mqlake.store.retention import Retained
@@ -39,6 +41,7 @@ from mqlake.version import __version__
 
 __all__ = [
     "BadFile",
+    "CheckReport",
     "CommitLogConfig",
     "ConsumeQueueConfig",
     "CorruptBody",
@@ -46,6 +49,7 @@ __all__ = [
     "DiskAboveLimit",
     "DiskFull",
     "Durability",
+    "Finding",
     "FlushConfig",
     "FlushTimeout",
     "IndexConfig",
@@ -64,6 +68,7 @@ __all__ = [
     "ReadOnlyStore",
     "Retained",
     "RetentionConfig",
+    "Severity",
     "StoreClosed",
     "StoreConfig",
     "StoreError",
@@ -74,4 +79,5 @@ __all__ = [
     "TopicStats",
     "UnknownTopic",
     "__version__",
+    "check",
 ]

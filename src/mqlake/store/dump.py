@@ -83,7 +83,7 @@ def _positions(side: Engine | Follower, topic: str, queue_id: int, first: int) -
     while first < end:
         entries = queue.entries(first, end)
         for physical_offset, size, tags_code in ENTRY.iter_unpack(entries):
-            if size != FILLER_SIZE:
+            if size != FILLER_SIZE:  # an entry of no message is no line
                 yield first, tags_code, physical_offset
             first += 1
         if len(entries) < ENTRY_SIZE:

@@ -76,7 +76,7 @@ def _refuse_unsupported(layout: Layout) -> None:
 
 def resolve(layout: Layout, config: StoreConfig) -> StoreConfig:
     """The configuration with every size filled in."""
-    noted = _read_notes(layout)
+    noted = read_notes(layout)
     log_size = _size(LOG_SIZE, config.commit_log.file_size_bytes, noted, _log_sizes(layout), DEFAULT_LOG_FILE_SIZE)
     queue_size = _size(
         QUEUE_SIZE, config.consume_queue.file_size_bytes, noted, _queue_sizes(layout), DEFAULT_QUEUE_FILE_SIZE
@@ -128,17 +128,17 @@ def keep_notes(layout: Layout, config: StoreConfig) -> None:
         LOG_SIZE: config.commit_log.file_size_bytes,
         QUEUE_SIZE: config.consume_queue.file_size_bytes,
     }
-    if notes != _read_notes(layout):
+    if notes != read_notes(layout):
         replace_file(layout.settings, json.dumps(notes, indent=1).encode(), layout.scratch)
 
 
 def numbers_are_noted(layout: Layout, config: StoreConfig) -> bool:
     """The index was made with these numbers of slots and entries: a file of another size is damaged."""
-    noted = _read_notes(layout)
+    noted = read_notes(layout)
     return (noted.get(SLOTS), noted.get(ENTRIES)) == (config.index.slot_count, config.index.entry_count)
 
 
-def _read_notes(layout: Layout) -> dict[str, int]:
+def read_notes(layout: Layout) -> dict[str, int]:
     try:
         notes = json.loads(layout.settings.read_bytes())
         return {name: value for name, value in notes.items() if isinstance(value, int)}

@@ -17,6 +17,7 @@ from mqlake.kernel.reference.memory import lock_memory, populate, unlock_memory
 from mqlake.kernel.reference.message import Message, PutReceipt, StoredRecord
 from mqlake.kernel.reference.queue import count_valid_entries, read_records, seek_timestamp
 from mqlake.kernel.reference.record import check_record, decode_properties, walk_records
+from mqlake.kernel.reference.verify import check_index, match_index_keys
 
 __all__ = [
     "Appender",
@@ -25,6 +26,7 @@ __all__ = [
     "PutReceipt",
     "StoredRecord",
     "TopicState",
+    "check_index",
     "check_record",
     "count_valid_entries",
     "crc32",
@@ -37,6 +39,7 @@ __all__ = [
     "java_hash",
     "link_index_entries",
     "lock_memory",
+    "match_index_keys",
     "populate",
     "put_index_keys",
     "read_records",

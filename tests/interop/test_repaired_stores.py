@@ -1,0 +1,65 @@
+"""Repaired stores start in real RocketMQ, 4.9 and 5.5, and serve there exactly what mqlake serves from them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqlake import MessageStore
+from mqlake.store.repair import repair
+from mqlake.torture.faults.damage import damage
+from tests.helpers import message, open_small
+from tests.interop.rocketmq import VERSIONS, RocketMQ, available
+from tests.interop.test_shared_stores import SETTINGS
+
+pytestmark = [
+    pytest.mark.skipif(available() is not None, reason=f"real RocketMQ cannot run here: {available()}"),
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("rocketmq"),
+]
+
+Line = dict[str, Any]
+DAMAGES = [("flip_bit", 3), ("zero_pages", 2), ("truncate", 4), ("delete", 9), ("swap", 1)]
+
+
+def store_with_damage(path: Path, kind: str, seed: int) -> None:
+    with open_small(path) as store:
+        for number in range(500):
+            store.put(message(number, queue_id=number % 3, body=b"%d" % number * 90))
+    damage(path, seed, files="commitlog/*", kind=kind)
+
+
+def messages(lines: list[Line]) -> set[tuple[str, int, str]]:
+    return {(line["cqTopic"], line["cqQueueId"], line["recordSha1"]) for line in lines if line["kind"] == "message"}
+
+
+def log(lines: list[Line]) -> list[tuple[str, int]]:
+    return [(line["kind"], line["physicalOffset"]) for line in lines if line["kind"] in ("record", "blank", "end")]
+
+
+def keys(lines: list[Line]) -> dict[str, set[int]]:
+    return {line["key"]: set(line["offsets"]) for line in lines if line["kind"] == "key"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("kind", "seed"), DAMAGES)
+def test_a_repaired_store_is_served_by_rocketmq_as_it_is_here(
+    kind: str, seed: int, version: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    path = tmp_path / "store"
+    store_with_damage(path, kind, seed)
+    assert repair(path).after.holds
+    with MessageStore.open(path, read_only=True) as store:
+        ours = list(store.dump(SETTINGS, walk=True, keys=True))
+    shutil.copytree(path, tmp_path / "copy")
+    theirs = RocketMQ(version).dump(tmp_path / "copy", SETTINGS)
+    assert theirs[0]["load"] is True
+    assert messages(theirs) == messages(ours)
+    assert log(theirs) == log(ours)
+    assert keys(theirs) == keys(ours)
+    assert not [line for line in theirs if line["kind"] == "unreadable"]
+    record_property(f"compared: RocketMQ {version} on repaired stores", {"stores": 1, "messages": len(messages(ours))})
