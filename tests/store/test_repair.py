@@ -24,7 +24,7 @@ from tests.golden.stores import GoldenStore
 from tests.helpers import LOG_FILE, message, open_small
 
 Served = dict[int, tuple[str, int, int, bytes]]
-SEEDS = range(4)
+SEEDS = range(3)
 
 
 def fill(path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_repair_that_is_killed_at_any_moment_is_simply_run_again(whole: tuple[
     shutil.copytree(broken, counted)
     steps = int(dying_repair(counted, 1 << 30).stdout)
     draw = random.Random(7)
-    for after in draw.sample(range(1, steps + 1), 24):
+    for after in draw.sample(range(1, steps + 1), 20):
         store = tmp_path / "store"
         shutil.rmtree(store, ignore_errors=True)
         shutil.copytree(broken, store)
