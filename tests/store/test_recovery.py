@@ -83,7 +83,7 @@ def test_recovery_walks_only_what_was_written_since_the_checkpoint(tmp_path: Pat
 def test_every_checkpoint_is_of_one_moment(tmp_path: Path) -> None:
     """Queue ends that ran ahead of `dispatched` would name messages that a power cut may take."""
     with open_small(tmp_path, flush=FlushConfig(queue_interval_ms=1, queue_thorough_interval_ms=1)) as store:
-        seen = set()
+        seen: set[int] = set()
         deadline = time.monotonic() + 20
         number = 0
         while len(seen) < 20 and time.monotonic() < deadline:
@@ -102,7 +102,7 @@ def test_every_checkpoint_is_of_one_moment(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_80000_queues_is_small_and_quickly_read() -> None:
     ends = {f"topic-{number:05d}": dict.fromkeys(range(8), 123_456) for number in range(10_000)}
-    data = Checkpoint(queue_ends=ends, index=IndexMark(file="2", header=bytes(40))).encode()
+    data = Checkpoint(queue_ends=ends, index=IndexMark(files=("2",), header=bytes(40))).encode()
     assert len(data) < 4 << 20
     began = time.monotonic()
     found = decode_checkpoint(data)
@@ -301,7 +301,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "an index file short": lambda p: os.truncate(max((p / "index").iterdir()), 8000),
     "an index file empty": lambda p: os.truncate(max((p / "index").iterdir()), 0),
     "a surplus index file": lambda p: (p / "index/20990101000000000").write_bytes(b"x"),
-    "the checkpoints lost": lambda p: [(p / "checkpoint").unlink(), (p / "mqlake/checkpoint").unlink()],
+    "rocketmq's checkpoint lost": lambda p: os.unlink(p / "checkpoint"),
+    "our checkpoint lost": lambda p: os.unlink(p / "mqlake/checkpoint"),
     "rocketmq's checkpoint zeroed": lambda p: (p / "checkpoint").write_bytes(bytes(4096)),
     "half the settings": lambda p: (p / "mqlake/settings.json").write_text('{"maxHash'),
     "the positions short": lambda p: os.truncate(p / "mqlake/positions", 100),
@@ -452,16 +453,16 @@ def test_a_configured_size_that_contradicts_the_log_is_still_an_error(tmp_path: 
 def test_a_checkpoint_that_cannot_be_written_keeps_the_old_one_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import mqlake.store.checkpoint as module
+    from mqlake.files.small_files import replace_file as real
 
-    real, full = module.replace_file, [False]
+    full = [False]
 
     def replace_file(path: Path, content: bytes, scratch: Path) -> None:
         if full[0]:
             raise OSError(28, "No space left on device")
         real(path, content, scratch)
 
-    monkeypatch.setattr(module, "replace_file", replace_file)
+    monkeypatch.setattr("mqlake.store.checkpoint.replace_file", replace_file)
     settings = FlushConfig(queue_interval_ms=5, queue_thorough_interval_ms=10)
     with open_small(tmp_path / "s", flush=settings) as store:
         full[0] = True
