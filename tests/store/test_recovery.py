@@ -67,7 +67,7 @@ def require(path: Path, count: int, reason: str | None = None) -> None:
 # ---- what recovery costs
 
 
-@covers("N1", "N6")
+@covers("N1", "N5", "N6", "M3")
 def test_recovery_walks_only_what_was_written_since_the_checkpoint(tmp_path: Path) -> None:
     path = fill(tmp_path, 3000, behind=50)
     with open_small(path) as store:
@@ -332,6 +332,7 @@ def test_derived_files_that_are_lost_or_wrong_are_written_again(tmp_path: Path, 
         assert [p.read_text() for p in path.rglob("notes.txt")] == ["mine"]
 
 
+@covers("N2")
 def test_a_lost_queue_folder_is_noticed_after_a_clean_stop_by_rocketmq_too(tmp_path: Path) -> None:
     path = closed(tmp_path)
     without_own_files(path)
@@ -391,6 +392,7 @@ def test_the_only_log_file_opens_when_it_is_short_or_long(tmp_path: Path, differ
     require(path, 20)
 
 
+@covers("N7")
 def test_a_log_that_is_gone_leaves_an_empty_store(tmp_path: Path) -> None:
     """Queues without a log name nothing: they are emptied, and numbers begin again."""
     path = closed(tmp_path)
