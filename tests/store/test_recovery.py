@@ -67,7 +67,7 @@ def require(path: Path, count: int, reason: str | None = None) -> None:
 # ---- what recovery costs
 
 
-@covers("N1", "N6")
+@covers("N1", "N5", "N6", "M3")
 def test_recovery_walks_only_what_was_written_since_the_checkpoint(tmp_path: Path) -> None:
     path = fill(tmp_path, 3000, behind=50)
     with open_small(path) as store:
@@ -83,7 +83,7 @@ def test_recovery_walks_only_what_was_written_since_the_checkpoint(tmp_path: Pat
 def test_every_checkpoint_is_of_one_moment(tmp_path: Path) -> None:
     """Queue ends that ran ahead of `dispatched` would name messages that a power cut may take."""
     with open_small(tmp_path, flush=FlushConfig(queue_interval_ms=1, queue_thorough_interval_ms=1)) as store:
-        seen = set()
+        seen: set[int] = set()
         deadline = time.monotonic() + 20
         number = 0
         while len(seen) < 20 and time.monotonic() < deadline:
@@ -102,7 +102,7 @@ def test_every_checkpoint_is_of_one_moment(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_80000_queues_is_small_and_quickly_read() -> None:
     ends = {f"topic-{number:05d}": dict.fromkeys(range(8), 123_456) for number in range(10_000)}
-    data = Checkpoint(queue_ends=ends, index=IndexMark(file="2", header=bytes(40))).encode()
+    data = Checkpoint(queue_ends=ends, index=IndexMark(files=("2",), header=bytes(40))).encode()
     assert len(data) < 4 << 20
     began = time.monotonic()
     found = decode_checkpoint(data)
@@ -301,7 +301,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "an index file short": lambda p: os.truncate(max((p / "index").iterdir()), 8000),
     "an index file empty": lambda p: os.truncate(max((p / "index").iterdir()), 0),
     "a surplus index file": lambda p: (p / "index/20990101000000000").write_bytes(b"x"),
-    "the checkpoints lost": lambda p: [(p / "checkpoint").unlink(), (p / "mqlake/checkpoint").unlink()],
+    "rocketmq's checkpoint lost": lambda p: (p / "checkpoint").rename(p / "old"),
+    "our checkpoint lost": lambda p: (p / "mqlake/checkpoint").rename(p / "old"),
     "rocketmq's checkpoint zeroed": lambda p: (p / "checkpoint").write_bytes(bytes(4096)),
     "half the settings": lambda p: (p / "mqlake/settings.json").write_text('{"maxHash'),
     "the positions short": lambda p: os.truncate(p / "mqlake/positions", 100),
@@ -331,6 +332,7 @@ def test_derived_files_that_are_lost_or_wrong_are_written_again(tmp_path: Path, 
         assert [p.read_text() for p in path.rglob("notes.txt")] == ["mine"]
 
 
+@covers("N2")
 def test_a_lost_queue_folder_is_noticed_after_a_clean_stop_by_rocketmq_too(tmp_path: Path) -> None:
     path = closed(tmp_path)
     without_own_files(path)
@@ -390,6 +392,7 @@ def test_the_only_log_file_opens_when_it_is_short_or_long(tmp_path: Path, differ
     require(path, 20)
 
 
+@covers("N7")
 def test_a_log_that_is_gone_leaves_an_empty_store(tmp_path: Path) -> None:
     """Queues without a log name nothing: they are emptied, and numbers begin again."""
     path = closed(tmp_path)
@@ -452,16 +455,16 @@ def test_a_configured_size_that_contradicts_the_log_is_still_an_error(tmp_path: 
 def test_a_checkpoint_that_cannot_be_written_keeps_the_old_one_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import mqlake.store.checkpoint as module
+    from mqlake.files.small_files import replace_file as real
 
-    real, full = module.replace_file, [False]
+    full = [False]
 
     def replace_file(path: Path, content: bytes, scratch: Path) -> None:
         if full[0]:
             raise OSError(28, "No space left on device")
         real(path, content, scratch)
 
-    monkeypatch.setattr(module, "replace_file", replace_file)
+    monkeypatch.setattr("mqlake.store.checkpoint.replace_file", replace_file)
     settings = FlushConfig(queue_interval_ms=5, queue_thorough_interval_ms=10)
     with open_small(tmp_path / "s", flush=settings) as store:
         full[0] = True

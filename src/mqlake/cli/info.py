@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from mqlake.cli import show
 from mqlake.cli.options import json_option, open_reader, store_command
 from mqlake.files.layout import Layout
 from mqlake.files.lock import writer_of
+from mqlake.store.recovery import Recovery
 from mqlake.store.retention import GateState, RetentionStats
 
 
@@ -84,7 +86,7 @@ class State(NamedTuple):
         if self.writer_pid:
             return f"open: process {self.writer_pid} writes it"
         if self.abort:
-            return "stopped uncleanly (abort is there): the next writer builds queues and index again from the log"
+            return "stopped uncleanly (abort is there): the next writer recovers what came after the last checkpoint"
         return "stopped cleanly"
 
 
@@ -108,6 +110,8 @@ def _facts(store: MessageStore, stats: StoreStats, state: State, message_count: 
         *(("gate", f"{name}: {_gate(gate)}") for name, gate in stats.retention.gates.items()),
         ("disk", f"{stats.retention.disk_used_percent} % full; {_next_run(stats.retention.next_run_ms)}"),
         ("failure", stats.failure or "none"),
+        ("damage", _damage(stats)),
+        ("last recovery", _recovery(stats.recovery)),
         ("kernel", stats.kernel),
     ]
 
@@ -123,6 +127,29 @@ def _gate(gate: GateState) -> str:
 
 def _next_run(when_ms: int) -> str:
     return f"old files are looked for at {show.moment(when_ms)}" if when_ms else "nobody deletes old files now"
+
+
+def _damage(stats: StoreStats) -> str:
+    if not stats.damage:
+        return "none found"
+    size = sum(end - start for start, end in stats.damage)
+    first = ", ".join(f"[{start}, {end})" for start, end in stats.damage[:3])
+    return f"{show.count(len(stats.damage))} places in the log, {show.size(size)}: {first}"
+
+
+def _recovery(found: Recovery | None) -> str:
+    """What the last writer's opening did, in a line."""
+    if found is None:
+        return "unknown"
+    walked = f"walked {show.count(found.walked_count)} records from {found.trusted} to {found.end}"
+    did = [
+        f"dispatched {show.count(found.dispatched_count)}" if found.dispatched_count else "",
+        f"cut {show.size(found.cut_bytes)}" if found.cut_bytes else "",
+        f"cut {show.count(found.cut_queue_count)} queues" if found.cut_queue_count else "",
+        "built the index anew" if found.index_rebuilt else "",
+        f"found {show.count(len(found.scars))} scars" if found.scars else "",
+    ]
+    return f"{found.reason}: {', '.join([walked, *filter(None, did)])}, in {show.count(found.took_ms)} ms"
 
 
 def _index_numbers(store: MessageStore) -> str:
@@ -161,6 +188,8 @@ def _as_json(
             for name, gate in stats.retention.gates.items()
         },
         "failure": stats.failure,
+        "damage": [list(place) for place in stats.damage],
+        "recovery": asdict(stats.recovery) if stats.recovery is not None else None,
         "kernel": stats.kernel,
         "files": {
             part.part: {"count": part.file_count, "sizeBytes": part.size_bytes, "diskBytes": part.disk_bytes}

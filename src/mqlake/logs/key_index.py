@@ -101,21 +101,27 @@ class KeyIndex:
     # ---- at a checkpoint, and back to it
 
     @property
-    def newest(self) -> tuple[str, bytes]:
-        """The newest file's name and header; empty without a file. The dispatcher must not be at work meanwhile."""
-        return (self._files[-1].path.name, self._files[-1].pages[: HEADER.size]) if self._files else ("", b"")
+    def names(self) -> tuple[str, ...]:
+        """The names of its files, oldest first."""
+        return tuple(file.path.name for file in self._files)
 
-    def is_whole(self, name: str) -> bool:
-        """The file that was once the newest is there, and no older one is damaged."""
-        return not any(misfit <= name for misfit in self.misfits) and (
-            not name or any(file.path.name == name for file in self._files)
-        )
+    @property
+    def header(self) -> bytes:
+        """The newest file's; empty without a file. The dispatcher must not be at work meanwhile."""
+        return self._files[-1].pages[: HEADER.size] if self._files else b""
 
-    def go_back_to(self, name: str, header: bytes) -> None:
-        """Make the index what it was when `name` was its newest file, with this header. Chains are linked again.
+    def has(self, names: tuple[str, ...], *, or_later: bool) -> bool:
+        """The files that were there once are, each of the right size; `or_later`: the oldest may have been deleted."""
+        here = set(self.names)
+        first = next((number for number, name in enumerate(names) if name in here), 0) if or_later else 0
+        return all(name in here for name in names[first:])
+
+    def go_back_to(self, names: tuple[str, ...], header: bytes) -> None:
+        """Make the index what it was when these were its files, the newest with this header. Chains are linked again.
 
         Slots may name entries that came later, which a power cut may have lost.
         """
+        name = names[-1] if names else ""
         for later in (*(file.path.name for file in self._files), *self.misfits):
             if later > name:
                 (self._directory / later).unlink(missing_ok=True)

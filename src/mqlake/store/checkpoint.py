@@ -32,11 +32,12 @@ HEAD_SIZE = len(MAGIC) + 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexMark:
-    """The newest index file at the moment of a checkpoint."""
+    """The index at the moment of a checkpoint."""
 
-    file: str = ""
-    """Its name; empty where there is none."""
+    files: tuple[str, ...] = ()
+    """The names of its files, oldest first."""
     header: bytes = b""
+    """The newest file's; empty without a file."""
     slot_count: int = 0
     entry_count: int = 0
 
@@ -45,6 +46,8 @@ class IndexMark:
 class Checkpoint:
     """One moment of a store."""
 
+    first_offset: int = 0
+    """Where the log began."""
     durable: int = 0
     """The log is on the disk up to here."""
     dispatched: int = 0
@@ -64,13 +67,14 @@ class Checkpoint:
         index = self.index
         body = json.dumps(
             {
+                "firstOffset": self.first_offset,
                 "durable": self.durable,
                 "dispatched": self.dispatched,
                 "lastRecord": self.last_record,
                 "clean": self.clean,
                 "generation": self.generation,
                 "queueEnds": self.queue_ends,
-                "index": [index.file, index.header.hex(), index.slot_count, index.entry_count],
+                "index": [index.files, index.header.hex(), index.slot_count, index.entry_count],
                 "rocketmq": self.rocketmq,
             },
             separators=(",", ":"),
@@ -84,15 +88,18 @@ def decode_checkpoint(data: bytes) -> Checkpoint | None:
     if data[:HEAD_SIZE] != b"%s %08x\n" % (MAGIC, zlib.crc32(body)):
         return None
     fields = json.loads(body)
-    file, header, slot_count, entry_count = fields["index"]
+    files, header, slot_count, entry_count = fields["index"]
     return Checkpoint(
+        first_offset=fields["firstOffset"],
         durable=fields["durable"],
         dispatched=fields["dispatched"],
         last_record=fields["lastRecord"],
         clean=fields["clean"],
         generation=fields["generation"],
         queue_ends={topic: {int(i): end for i, end in ends.items()} for topic, ends in fields["queueEnds"].items()},
-        index=IndexMark(file=file, header=bytes.fromhex(header), slot_count=slot_count, entry_count=entry_count),
+        index=IndexMark(
+            files=tuple(files), header=bytes.fromhex(header), slot_count=slot_count, entry_count=entry_count
+        ),
         rocketmq=tuple(fields["rocketmq"]),
     )
 

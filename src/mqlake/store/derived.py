@@ -29,8 +29,9 @@ def restore(trust: Trust, queues: ConsumeQueues, index: KeyIndex | None, set_asi
         else:
             cut = queues.cut_to(checkpoint.queue_ends, set_aside)
         mark = checkpoint.index
-        if index is not None and not (checkpoint.clean and index.newest == (mark.file, mark.header)):
-            index.go_back_to(mark.file, mark.header)
+        is_same = index is not None and (index.names[-1:], index.header) == (mark.files[-1:], mark.header)
+        if index is not None and not (checkpoint.clean and is_same and not index.misfits):
+            index.go_back_to(mark.files, mark.header)
     elif index is not None:
         index.resume()
     return cut

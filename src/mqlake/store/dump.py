@@ -96,7 +96,7 @@ def _walk_lines(side: Engine | Follower) -> Iterator[Line]:
         position = stretch.position
         while position < stretch.end:
             offset = stretch.log_start + position
-            size = check_record(stretch.data, position, stretch.end, offset, False)
+            size = check_record(stretch.data, position, stretch.end, offset, True)
             if size == 0:
                 size = int.from_bytes(stretch.data[position : position + 4], "big")
                 yield {"kind": "blank", "physicalOffset": offset, "storeSize": size}

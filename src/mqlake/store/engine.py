@@ -306,15 +306,18 @@ class Engine(_Side):
 
     def _moment(self) -> Checkpoint:
         """The checkpoint of now, without what only the disk can say. No step of the dispatcher is under way."""
-        name, header = self.index.newest if self.index is not None else ("", b"")
         index = self.config.index
         last_record = self.dispatcher.last_record
         return Checkpoint(
+            first_offset=self.log_files.first_offset,
             dispatched=self.dispatcher.dispatched,
             last_record=last_record if last_record >= 0 else self._last[0],
             queue_ends=self.queues.snapshot(),
             index=IndexMark(
-                file=name, header=header, slot_count=index.slot_count or 0, entry_count=index.entry_count or 0
+                files=self.index.names if self.index is not None else (),
+                header=self.index.header if self.index is not None else b"",
+                slot_count=index.slot_count or 0 if self.index is not None else 0,
+                entry_count=index.entry_count or 0 if self.index is not None else 0,
             ),
         )
 

@@ -150,7 +150,7 @@ def judge(
     if checkpoint is not None and is_latest(layout, checkpoint) and _still_holds(log, checkpoint, scars):
         watermark = _watermark(layout, log, checkpoint)
         whole = queues.are_whole(checkpoint.queue_ends, from_zero=log.first_offset == 0)
-        if whole and _index_is_whole(index, checkpoint):
+        if whole and _index_is_whole(index, checkpoint, log.first_offset):
             return Trust(checkpoint.dispatched, checkpoint.last_record, "checkpoint", watermark, checkpoint)
         _log.warning("%s: queues or index are not what they were: they are built again from the log", layout.root)
         return Trust(log.first_offset, -1, "rebuild", watermark, checkpoint)
@@ -195,13 +195,13 @@ def _watermark(layout: Layout, log: MappedFileQueue, checkpoint: Checkpoint) -> 
     return min(durable, log.end_offset)
 
 
-def _index_is_whole(index: KeyIndex | None, checkpoint: Checkpoint) -> bool:
+def _index_is_whole(index: KeyIndex | None, checkpoint: Checkpoint, first_offset: int) -> bool:
     mark = checkpoint.index
     if index is None:
         return True
     if (mark.slot_count, mark.entry_count) != (index.slot_count, index.entry_count):
         return False
-    return index.is_whole(mark.file)
+    return index.has(mark.files, or_later=first_offset > checkpoint.first_offset)
 
 
 def newest_record(log: MappedFileQueue, queues: ConsumeQueues) -> QueueEntry | None:
