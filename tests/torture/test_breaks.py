@@ -60,7 +60,7 @@ def test_a_worker_that_dies_counts_as_an_error_and_the_row_goes_on(tmp_path: Pat
     done = torture(tmp_path, "--only", "kill", "--minutes", "0.01", "--json", how="dies_in_the_judge")
     told = json.loads(done.stdout)
     assert done.returncode == 1 and told["errors"] > 1 and told["cases"] == told["errors"]
-    assert f"mqlake torture {tmp_path} --only kill --case" in told["failures"][0]
+    assert f"mqlake torture {tmp_path} --only kill --case" in told["failures"][0]["again"]
 
 
 def test_nothing_is_left_where_every_promise_was_kept(tmp_path: Path) -> None:

@@ -34,6 +34,9 @@ class Failure:
     broken: list[str]
     folder: Path
 
+    def as_json(self) -> dict[str, Any]:
+        return {"case": self.case, "broken": self.broken, "folder": str(self.folder)}
+
 
 @dataclass(slots=True)
 class Result:
