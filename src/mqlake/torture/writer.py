@@ -65,6 +65,8 @@ class Plan:
     log_bytes: int = 16384
     checkpoint_ms: int = 30
     pause_ms: int = 0
+    patient: bool = False
+    """Try again for as long as the disk is full."""
 
     def config(self) -> StoreConfig:
         """Small files, so that rolling over, checkpoints and commits happen all the time."""
@@ -130,6 +132,8 @@ class Session:
                 return True
             except DiskFull as error:
                 self._ledger.refuse(numbers[0], error)
+                if not self._plan.patient:
+                    return False
                 time.sleep(RETRY_S)
             except StoreClosed:
                 return False
