@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mqlake.torture.run import Torture
+from tests.helpers import eventually
 
 BREAKS = Path(__file__).parent / "breaks"
 
@@ -60,7 +62,7 @@ def test_a_worker_that_dies_counts_as_an_error_and_the_row_goes_on(tmp_path: Pat
     done = torture(tmp_path, "--only", "kill", "--minutes", "0.01", "--json", how="dies_in_the_judge")
     told = json.loads(done.stdout)
     assert done.returncode == 1 and told["errors"] > 1 and told["cases"] == told["errors"]
-    assert f"mqlake torture {tmp_path} --only kill --case" in told["failures"][0]
+    assert f"mqlake torture {tmp_path} --only kill --case" in told["failures"][0]["again"]
 
 
 def test_nothing_is_left_where_every_promise_was_kept(tmp_path: Path) -> None:
@@ -75,4 +77,17 @@ def test_nothing_is_left_where_every_promise_was_kept(tmp_path: Path) -> None:
 def test_a_wrong_command_line_is_told_as_such(tmp_path: Path, words: list[str]) -> None:
     done = torture(tmp_path, *words)
     assert done.returncode == 2
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("row", ["kill", "full"])
+def test_an_interrupted_run_leaves_nothing(row: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mqlake", "torture", str(tmp_path), "--only", row]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert eventually(lambda: any(tmp_path.glob("*/*/case-*/ledger")) or process.poll() is not None, 20)
+    if process.poll() == 0:
+        pytest.skip("this row is not allowed here")
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30)[1] == b""
+    assert process.returncode == 130
     assert os.listdir(tmp_path) == []

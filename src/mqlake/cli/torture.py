@@ -107,8 +107,8 @@ def _progress(rows: list[str]) -> Iterator[Progress]:
 def _print(results: list[Result], directory: Path, seed: int, *, as_json: bool) -> None:
     if as_json:
         for result in results:
-            commands = [_command(failure, directory, seed) for failure in result.failures]
-            show.print_json({**result.as_json(), "seed": seed, "failures": commands})
+            failures = [{**f.as_json(), "again": _command(f, directory, seed)} for f in result.failures]
+            show.print_json({**result.as_json(), "seed": seed, "failures": failures})
         return
     console = show.console()
     console.print(table_of(results))

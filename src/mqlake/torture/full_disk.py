@@ -53,7 +53,7 @@ class FullDisk(Row):
 
     def _fill_and_free(self, rng: random.Random, disk: Path, folder: Path) -> Outcome:
         outcome = Outcome()
-        plan = Plan(mode=rng.choice(("sync", "async")), disk_every=5, log_bytes=LOG_BYTES, pause_ms=1)
+        plan = Plan(mode=rng.choice(("sync", "async")), disk_every=5, log_bytes=LOG_BYTES, pause_ms=1, patient=True)
         noted = folder / "ledger"
         writer = start_writer(disk / "store", noted, plan, errors=folder / "writer.txt")
         _await(lambda: _count(noted, "A") > 20, REFUSAL_S, writer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from mqlake.torture.row import COUNTS, VERDICTS, Outcome
 from mqlake.torture.rows import ROWS
 from mqlake.torture.work import Job
 
+STOP_S = 10.0
 RESTARTS = 5
 """Cases of one row that may take their worker down before the row is given up."""
 
@@ -33,6 +35,9 @@ class Failure:
     case: int
     broken: list[str]
     folder: Path
+
+    def as_json(self) -> dict[str, Any]:
+        return {"case": self.case, "broken": self.broken, "folder": str(self.folder)}
 
 
 @dataclass(slots=True)
@@ -77,14 +82,22 @@ class Torture:
 
     def run(self, rows: list[str], seconds: float | None, case: int | None = None) -> list[Result]:
         """Run rows within a time, divided by their shares; what one does not use goes to those after it."""
+        try:
+            results = self._run_rows(rows, seconds, case)
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+        if all(result.is_good for result in results) and case is None:
+            shutil.rmtree(self.folder)
+        return results
+
+    def _run_rows(self, rows: list[str], seconds: float | None, case: int | None) -> list[Result]:
         results = []
         deadline = time.monotonic() + (seconds or 0)
         for at, name in enumerate(rows):
             left = sum(ROWS[row].share for row in rows[at:])
             share = None if seconds is None else (deadline - time.monotonic()) * ROWS[name].share / left
             results.append(self.run_row(name, share, case))
-        if all(result.is_good for result in results) and case is None:
-            shutil.rmtree(self.folder)
         return results
 
     def run_row(self, name: str, seconds: float | None, case: int | None = None) -> Result:
@@ -109,16 +122,21 @@ class Torture:
         running: int | None = None
         command = [sys.executable, "-m", "mqlake.torture.work", json.dumps(dataclasses.asdict(job))]
         with said.open("ab") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as worker:
-            for line in _lines(worker):
-                if "begin" in line:
-                    running = line["begin"]
-                elif "done" in line:
-                    running = None
-                    self._enter(result, line)
-                elif "cases" in line:
-                    result.cases = line["cases"]
-                else:
-                    result.skipped = line["skipped"]
+            try:
+                for line in _lines(worker):
+                    if "begin" in line:
+                        running = line["begin"]
+                    elif "done" in line:
+                        running = None
+                        self._enter(result, line)
+                    elif "cases" in line:
+                        result.cases = line["cases"]
+                    else:
+                        result.skipped = line["skipped"]
+            except BaseException:  # interrupted: let the worker undo its mounts
+                worker.send_signal(signal.SIGINT)
+                worker.wait(STOP_S)
+                raise
         if worker.returncode == 0:
             return True
         reason = f"the process that opened the store ended with {worker.returncode}; {said} says why"

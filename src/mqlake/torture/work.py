@@ -21,7 +21,7 @@ from mqlake.torture.faults.shim import NoShim
 from mqlake.torture.row import NotAllowed, Row
 from mqlake.torture.rows import ROWS
 
-STALL_S = 240.0
+STALL_S = 150.0
 """No case takes this long, unless the store hangs."""
 
 

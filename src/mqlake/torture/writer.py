@@ -10,9 +10,11 @@ closing the store, as a crash does, unless the plan says otherwise.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -42,6 +44,7 @@ THREADS = 4
 BATCH = 3
 MODES = ("sync", "async", "pool")
 RETRY_S = 0.02
+PR_SET_PDEATHSIG = 1
 TRIES_AFTER_FAILURE = 3
 
 
@@ -65,6 +68,8 @@ class Plan:
     log_bytes: int = 16384
     checkpoint_ms: int = 30
     pause_ms: int = 0
+    patient: bool = False
+    """Try again for as long as the disk is full."""
 
     def config(self) -> StoreConfig:
         """Small files, so that rolling over, checkpoints and commits happen all the time."""
@@ -130,6 +135,8 @@ class Session:
                 return True
             except DiskFull as error:
                 self._ledger.refuse(numbers[0], error)
+                if not self._plan.patient:
+                    return False
                 time.sleep(RETRY_S)
             except StoreClosed:
                 return False
@@ -190,6 +197,7 @@ def work(path: Path, ledger: LedgerWriter, plan: Plan) -> None:
 
 
 def main() -> int:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # whoever started it is gone: nobody judges it any more
     path, ledger, plan = sys.argv[1:]
     noted = LedgerWriter(Path(ledger))
     try:
