@@ -26,8 +26,8 @@ def flip(file: Path, at: int, bit: int = 1) -> None:
         opened.write(bytes([byte ^ bit]))
 
 
-def put(store: MessageStore, count: int, **fields: int) -> list[PutReceipt]:
-    return [store.put(message(number, queue_id=0, **fields)) for number in range(count)]
+def put(store: MessageStore, count: int) -> list[PutReceipt]:
+    return [store.put(message(number, queue_id=0)) for number in range(count)]
 
 
 def numbers(store: MessageStore) -> list[int]:
@@ -147,6 +147,22 @@ def test_an_entry_with_any_bit_flipped_costs_at_most_its_own_message(tmp_path: P
             flip(tmp_path / "s" / QUEUE, 7 * 20 + bit // 8, 1 << bit % 8)
         assert store.stats().damaged_entry_count == 1
         assert store.stats().damage == ()
+
+
+def test_an_entry_that_points_past_the_log_does_not_end_the_queue_for_readers(tmp_path: Path) -> None:
+    with open_small(tmp_path / "s") as store:
+        put(store, 10)
+    flip(tmp_path / "s" / QUEUE, 4 * 20 + 2)
+    others = [number for number in range(10) if number != 4]
+    with open_small(tmp_path / "s", read_only=True) as reader:
+        assert numbers(reader) == others
+    with open_small(tmp_path / "s") as store:
+        assert numbers(store) == others
+        with open_small(tmp_path / "s", read_only=True) as reader:
+            assert numbers(reader) == others
+            store.put(message(10, queue_id=0))
+            assert store.wait_dispatched()
+            assert numbers(reader) == [*others, 10]
 
 
 def test_dispatch_passes_over_damage_that_it_comes_upon(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ class ConsumeQueues:
             if queue_id not in self._known.get(topic, ()):
                 self._refuse(topic, queue_id)
             queue = self._add(topic, queue_id)
-        elif not self._writable:
+        if not self._writable:
             queue.follow(self.log_end)
         return queue
 

@@ -40,6 +40,7 @@ from mqlake.store.checkpoint import (
     Checkpoint,
     Checkpointer,
     IndexMark,
+    read_checkpoint,
     rocketmq_content,
     rocketmq_digest,
     write_checkpoint,
@@ -443,6 +444,8 @@ class Follower(_Side):
         self._dispatched = 0
         """What is dispatched is visible, and all that a reader sees."""
         if self._follow_writer():
+            known = read_checkpoint(layout.own_checkpoint)
+            self.queues.ends = known.queue_ends if known is not None else {}
             self.queues.trust_up_to(self._dispatched)
         else:
             self._look_at_files()
@@ -462,6 +465,8 @@ class Follower(_Side):
             if self.index is not None:
                 numbers = self.index.slot_count, self.index.entry_count
                 self.index = KeyIndex(root / "index", *numbers, writable=True)
+        elif trust.checkpoint is not None:
+            self.queues.ends = trust.checkpoint.queue_ends
         self.queues.trust_up_to(self._dispatched)
 
     def _dispatch_to_own_files(self) -> None:
