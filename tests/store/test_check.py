@@ -18,6 +18,8 @@ import mqlake
 from mqlake import MessageStore, Severity
 from mqlake.codec.queue_entry import ENTRY, FILLER
 from mqlake.errors import NotAStore
+from mqlake.kernel import encode_record
+from mqlake.kernel.hosts import pack_host
 from mqlake.store.findings import PROMISES
 from tests.golden.stores import NAMES, GoldenStore
 from tests.helpers import LOG_FILE, QUEUE_FILE, eventually, message, open_small
@@ -483,6 +485,22 @@ def test_a_broken_marker_is_no_lost_record(broken: Broken) -> None:
 def test_one_bad_bit_is_told_once(broken: Broken) -> None:
     broken.flip_record(3, 90)
     assert [row.what for row in mqlake.check(broken.path).findings] == ["record-crc"]
+
+
+def test_remains_of_an_older_life_of_a_file_are_no_records(broken: Broken) -> None:
+    end = mqlake.check(broken.path).end_offset
+    record = encode_record(message(1), 0, 300, end + 200, 1_000_000_000_000, pack_host("127.0.0.1:1"), False)
+    broken.write(log_file(end // LOG_FILE), end % LOG_FILE + 200, record)
+    report = mqlake.check(broken.path)
+    assert report.end_offset == end and [row.what for row in report.findings] == ["tail-dirty"]
+
+
+def test_files_on_their_way_to_their_names_are_known_by_their_records(broken: Broken) -> None:
+    """A repair that was cut short while it put swapped files right."""
+    for number in (0, 1):
+        (broken.path / log_file(number)).rename(broken.path / f"{log_file(number)}.moved")
+    found = [(row.what, row.file) for row in mqlake.check(broken.path).findings]
+    assert found == [("file-misnamed", f"{log_file(number)}.moved") for number in (0, 1)]
 
 
 @pytest.mark.parametrize("kept", [(0, 2), (1, 3), (2,), (0, 3)])

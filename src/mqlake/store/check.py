@@ -30,6 +30,8 @@ from mqlake.store.opening import find_store, read_notes
 from mqlake.store.survey import likely_file_size, look, open_file, place
 
 CHUNK = 16 << 20
+MIN_LOG_FILE_SIZE = 4096
+"""No store has smaller files: a shorter one is a remainder that tells nothing."""
 CODES = {
     BAD_CRC: "record-crc",
     BAD_MAGIC: "record-magic",
@@ -86,11 +88,9 @@ class Examination:
         self._progress = progress
         self._done = 0
         self.found = look(layout.commit_log)
-        self.file_size = (
-            config.commit_log.file_size_bytes
-            or likely_file_size(self.found, look(layout.spare))
-            or DEFAULT_LOG_FILE_SIZE
-        )
+        likely = likely_file_size(self.found, look(layout.spare)) or 0
+        likely = likely if likely >= MIN_LOG_FILE_SIZE else DEFAULT_LOG_FILE_SIZE
+        self.file_size = config.commit_log.file_size_bytes or likely
         self.queue_size = config.consume_queue.file_size_bytes or self._likely_queue_size()
         self._total = 2 * sum(file.size for file in self.found)
         ends = read_ends(layout, locked_here=locked_here)

@@ -96,6 +96,8 @@ class QueueCheck:
         self.patches: list[Patch] = []
         self.wrong: set[tuple[str, int]] = set()
         """Queues that must be built again."""
+        self.refused: set[tuple[str, int]] = set()
+        """Of those, the ones that cannot even be opened."""
 
     def take(self, runs: list[Run]) -> None:
         for topic, queue_id, first, entries in runs:
@@ -225,6 +227,7 @@ class QueueCheck:
                 expected = each.start + self._file_size
             if what is not None:
                 self.wrong.add((topic, queue_id))
+                self.refused.add((topic, queue_id))
                 self._findings.add(what, each.path, None, *told)
 
     def _look_at_rest(self, topic: str, queue_id: int, queue: _Queue) -> None:

@@ -265,7 +265,7 @@ class _Repair:
         queues = self.examined.queues
         for (topic, queue_id), queue in queues.queues.items():
             wrong = (topic, queue_id) in queues.wrong or bool(self._log.gaps)
-            if queue.known and wrong and (queue.seen or not self._log.runs):
+            if queue.known and wrong and (queue.seen or not self._log.runs or (topic, queue_id) in queues.refused):
                 self.backup.move(queue.directory)
         for path in sorted(self.layout.index.glob("*")):
             self.backup.move(path)
