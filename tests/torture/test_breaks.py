@@ -65,6 +65,12 @@ def test_a_worker_that_dies_counts_as_an_error_and_the_row_goes_on(tmp_path: Pat
     assert f"mqlake torture {tmp_path} --only kill --case" in told["failures"][0]["again"]
 
 
+def test_a_row_that_is_not_allowed_here_is_passed_over_and_says_so(tmp_path: Path) -> None:
+    done = torture(tmp_path, "--only", "full", how="is_not_root")
+    assert done.returncode == 0
+    assert "full: not allowed here, skipped: mounting a small disk needs root" in done.stdout
+
+
 def test_nothing_is_left_where_every_promise_was_kept(tmp_path: Path) -> None:
     done = torture(tmp_path, "--only", "kill", "--minutes", "0.01", "--json")
     told = json.loads(done.stdout)

@@ -7,6 +7,7 @@ queues, keys must lead to their messages, and the next put must take the next nu
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Collection
@@ -14,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mqlake import MessageStore, MissingExtra, QueueRange, StoreConfig, StoredMessage, StoreError
-from mqlake.torture.ledger import LIFE, Ack, is_as_put, message_of, number_of
+from mqlake.torture.ledger import LIFE, TOPICS, Ack, is_as_put, message_of, number_of
 
 SAMPLE = 8
 """Keys looked up, and messages fetched by their offset, in each verdict."""
 EMPTY_READS = 1_000
 """In one queue: it holds fewer messages than this, so its end is wrong."""
 PROBE = 9_000 * LIFE
-"""The number of the message that is put into a store to see that it works."""
+"""Numbers from here on are of messages that are put into a store to see that it works."""
 
 
 @dataclass(slots=True)
@@ -166,8 +167,13 @@ def find_key(store: MessageStore, served: Served, number: int) -> None:
 
 
 def _probe(store: MessageStore, served: Served, rng: random.Random) -> None:
-    """The store takes a message, gives it the next number of its queue, and serves it."""
-    number = PROBE + rng.randrange(LIFE)
+    """The store takes a message of each topic, gives it the next number of its queue, and serves it."""
+    first = PROBE + rng.randrange(LIFE)
+    for topic in TOPICS:
+        _put_one(store, served, next(n for n in itertools.count(first) if message_of(n).topic == topic))
+
+
+def _put_one(store: MessageStore, served: Served, number: int) -> None:
     message = message_of(number)
     receipt = store.put(message)
     queue = (message.topic, receipt.queue_id)

@@ -102,6 +102,11 @@ def dies_in_the_judge() -> None:
         before_open(lambda path: os.abort())
 
 
+def is_not_root() -> None:
+    """No fault at all: a user who may not mount."""
+    os.geteuid = lambda: 1000
+
+
 def serves_damage() -> None:
     """Now and then a body that nobody put."""
     from mqlake import StoredMessage
