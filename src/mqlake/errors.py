@@ -24,6 +24,7 @@ Each says where, what was found, what was expected and what to do. Arguments are
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 
@@ -233,3 +234,8 @@ class MissingExtra(StoreError):
 
     def __str__(self) -> str:
         return f"{self.what} needs an optional package: pip install 'mqlake[{self.extra}]'"
+
+
+def is_disk_full(error: Exception) -> bool:
+    """The disk has no room, or this user may have no more of it."""
+    return isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT))

@@ -302,6 +302,36 @@ def test_link_index_entries_agrees_and_gives_what_entering_gave(index: bytes, ke
         assert ours == content
 
 
+def _offset_of(key: bytes) -> int:
+    offset: int = KEY.unpack(key)[1]
+    return offset
+
+
+@given(index=INDEX_BYTES, keys=INDEX_KEYS, cut=st.integers(0, INDEX_SIZE), sound=st.booleans())
+def test_index_entries_hold_agrees_and_sees_what_is_cut(index: bytes, keys: bytes, cut: int, sound: bool) -> None:
+    content = bytearray(INDEX_SIZE if sound else index)
+    parts: list[bytes] = [keys[at : at + 20] for at in range(0, len(keys) - 19, 20)]
+    rising = b"".join(sorted(parts, key=_offset_of))
+    if sound:
+        reference.put_index_keys(content, SLOTS, ENTRIES, rising, 0)
+    header = bytes(content[:40])
+    cut_off = content[:cut].ljust(len(content), b"\0")
+    for data, head in ((content, header), (cut_off, header), (content, header[:-1])):
+        found = outcome(lambda: compiled().index_entries_hold(data, SLOTS, ENTRIES, head))  # noqa: B023
+        assert found == outcome(lambda: reference.index_entries_hold(data, SLOTS, ENTRIES, head))  # noqa: B023
+
+
+def test_entries_that_a_header_counts_and_a_file_has_lost_are_missed() -> None:
+    index = bytearray(INDEX_SIZE)
+    reference.put_index_keys(index, SLOTS, ENTRIES, b"".join(KEY.pack(n, 100 + n, 1000) for n in range(5)), 0)
+    header = bytes(index[:40])
+    assert compiled().index_entries_hold(index, SLOTS, ENTRIES, header)
+    last = 40 + 4 * SLOTS + 20 * 5
+    assert not compiled().index_entries_hold(index[:last].ljust(INDEX_SIZE, b"\0"), SLOTS, ENTRIES, header)
+    index[last - 12] ^= 1
+    assert not compiled().index_entries_hold(index, SLOTS, ENTRIES, header)
+
+
 def test_a_header_full_of_greatest_numbers_is_used_alike() -> None:
     head = struct.pack(">qqqqii", (1 << 63) - 1, 0, 0, 0, (1 << 31) - 1, 1)
     ours, theirs = bytearray(head.ljust(INDEX_SIZE, b"\0")), bytearray(head.ljust(INDEX_SIZE, b"\0"))

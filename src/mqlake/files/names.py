@@ -16,7 +16,7 @@ def file_name(start: int) -> str:
 def list_files(directory: Path, *, strict: bool = True) -> list[tuple[int, int]]:
     """Start and size of every file of a queue, in order; folders are skipped, and a missing folder is an empty one.
 
-    A name that is no offset is an error, or passed over where that is not `strict`.
+    What is no file, or has a name that is no offset, is an error, or passed over where that is not `strict`.
     """
     while True:
         try:
@@ -39,16 +39,14 @@ def _list_once(directory: Path, strict: bool) -> list[tuple[int, int]]:
         try:
             status = entry.stat()
         except FileNotFoundError:
-            raise _Vanished from None
-        if stat.S_ISDIR(status.st_mode):
-            continue
-        if not (entry.name.isascii() and entry.name.isdigit() and entry.name == file_name(int(entry.name))):
-            if not strict:
-                continue
-            raise BadFile(
-                Path(entry.path),
-                "a name that is no offset",
-                "only files named by 20 digits here; move it away",
-            )
-        found.append((int(entry.name), status.st_size))
+            if not entry.is_symlink():
+                raise _Vanished from None
+            status = entry.stat(follow_symlinks=False)
+        is_offset = entry.name.isascii() and entry.name.isdigit() and entry.name == file_name(int(entry.name))
+        is_file = stat.S_ISREG(status.st_mode)
+        if is_offset and is_file:
+            found.append((int(entry.name), status.st_size))
+        elif strict and (is_offset or not stat.S_ISDIR(status.st_mode)):
+            what = "a name that is no offset" if is_file else "no regular file"
+            raise BadFile(Path(entry.path), what, "only files named by 20 digits here; move it away")
     return sorted(found)

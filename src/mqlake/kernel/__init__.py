@@ -45,6 +45,7 @@ encode_record = chosen.encode_record
 find_index_key = chosen.find_index_key
 find_messages = chosen.find_messages
 find_record = chosen.find_record
+index_entries_hold = chosen.index_entries_hold
 java_hash = chosen.java_hash
 link_index_entries = chosen.link_index_entries
 lock_memory = chosen.lock_memory

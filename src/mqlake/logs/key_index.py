@@ -17,7 +17,7 @@ from pathlib import Path
 from mqlake.codec.index_entry import HEADER, IndexHeader, index_file_size
 from mqlake.errors import BadFile
 from mqlake.files.mapped_file import MappedFile, sync_directory
-from mqlake.kernel import find_index_key, link_index_entries, put_index_keys
+from mqlake.kernel import find_index_key, index_entries_hold, link_index_entries, put_index_keys
 
 KEY = struct.Struct("<iqq")
 """A key as dispatch packs it: hash, physical offset, store time."""
@@ -115,6 +115,13 @@ class KeyIndex:
         here = set(self.names)
         first = next((number for number, name in enumerate(names) if name in here), 0) if or_later else 0
         return all(name in here for name in names[first:])
+
+    def holds(self, names: tuple[str, ...], header: bytes) -> bool:
+        """The newest of these files has the entries that this header counts."""
+        if not names:
+            return True
+        newest = next(file for file in self._files if file.path.name == names[-1])
+        return index_entries_hold(newest.pages, self.slot_count, self.entry_count, header)
 
     def go_back_to(self, names: tuple[str, ...], header: bytes) -> None:
         """Make the index what it was when these were its files, the newest with this header. Chains are linked again.

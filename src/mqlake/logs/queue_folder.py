@@ -29,11 +29,15 @@ def read_folder(path: str) -> Folder:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
         for entry in entries:
             name = entry.name
-            if len(name) == 20 and name.isascii() and name.isdigit() and entry.is_file(follow_symlinks=True):
+            if _is_offset(name) and entry.is_file(follow_symlinks=True):
                 files.append((int(name), entry.stat().st_size))
-            elif not entry.is_dir():
+            elif _is_offset(name) or not entry.is_dir():
                 strangers.append(name)
     return Folder(path, tuple(sorted(files)), tuple(strangers))
+
+
+def _is_offset(name: str) -> bool:
+    return len(name) == 20 and name.isascii() and name.isdigit()
 
 
 def is_whole(folder: Folder, file_size: int, end: int, *, from_zero: bool = False) -> bool:
@@ -41,6 +45,8 @@ def is_whole(folder: Folder, file_size: int, end: int, *, from_zero: bool = Fals
 
     `from_zero`: from the first on. Else older ones may have been deleted.
     """
+    if any(map(_is_offset, folder.strangers)):  # a folder in the place of a file
+        return False
     stop = end * ENTRY_SIZE
     expected = folder.files[0][0] if folder.files and not from_zero else 0
     for start, size in folder.files:

@@ -12,7 +12,6 @@ is safe, because a step that is done twice is done once.
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
 import time
@@ -20,7 +19,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from mqlake.codec.queue_entry import ENTRY
-from mqlake.errors import DiskFull
+from mqlake.errors import is_disk_full
 from mqlake.files.positions import DISPATCHED
 from mqlake.kernel import dispatch_records
 from mqlake.kernel.types import BLANK, REACHED_END, REASONS
@@ -233,7 +232,3 @@ class Dispatcher:
             self._arrived.notify_all()
         if self._thread.is_alive():
             self._thread.join()
-
-
-def is_disk_full(error: Exception) -> bool:
-    return isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT))

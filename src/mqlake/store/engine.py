@@ -7,7 +7,6 @@ apart again in the reverse order.
 from __future__ import annotations
 
 import atexit
-import errno
 import logging
 import os
 import shutil
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from mqlake.codec.queue_entry import ENTRY_SIZE
 from mqlake.config import StoreConfig
-from mqlake.errors import BadFile, DiskFull, NotAStore, OffsetOutOfRange, StoreClosed, StoreError
+from mqlake.errors import BadFile, OffsetOutOfRange, StoreClosed, StoreError
 from mqlake.files.layout import Layout
 from mqlake.files.lock import StoreLock, writer_of
 from mqlake.files.mapped_file import sync_directory
@@ -46,7 +45,7 @@ from mqlake.store.checkpoint import (
     write_checkpoint,
 )
 from mqlake.store.derived import restore, settle_rebuilt
-from mqlake.store.dispatch import Dispatcher, is_disk_full
+from mqlake.store.dispatch import Dispatcher
 from mqlake.store.flush import Committer, Flusher
 from mqlake.store.opening import batch_queue_file_size, keep_notes, mend_last_file, numbers_are_noted
 from mqlake.store.read import Reader
@@ -569,15 +568,3 @@ def damage_of(scars: Scars, dispatcher: Dispatcher | None = None) -> tuple[tuple
     """Ranges of the log that are passed over, and those of records that no queue can take."""
     homeless = dispatcher.homeless if dispatcher is not None else []
     return tuple(sorted({*((scar.start, scar.end) for scar in scars.ranges), *homeless}))
-
-
-def open_engine(layout: Layout, config: StoreConfig, progress: Progress | None = None) -> Engine:
-    """The writer's side; what the system refuses is told with what to do."""
-    try:
-        return Engine(layout, config, progress)
-    except OSError as error:
-        if is_disk_full(error):
-            raise DiskFull(layout.root, 0, error.strerror or str(error)) from error
-        if error.errno == errno.EROFS:
-            raise NotAStore(layout.root, "its file system is read-only", "open it with read_only=True") from error
-        raise

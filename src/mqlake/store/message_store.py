@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -28,9 +29,9 @@ from mqlake.config import (
 )
 from mqlake.errors import InvalidConfig, InvalidMessage, OffsetOutOfRange, ReadOnlyStore, StoreClosed, UnknownTopic
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
-from mqlake.store.engine import Engine, Follower, open_engine
+from mqlake.store.engine import Engine, Follower
 from mqlake.store.gates import Gates
-from mqlake.store.opening import find_store, resolve
+from mqlake.store.opening import find_store, refusal, resolve
 from mqlake.store.read import END_OF_TIME, MAX_READ_BYTES, QueueRange
 from mqlake.store.recovery import Progress, Recovery
 from mqlake.store.retention import HOUR_MS, Retained, Retention, by_hand, would_go
@@ -95,9 +96,12 @@ class MessageStore:
             "retention": retention,
         }
         settings = replace(settings, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-        layout = find_store(path, read_only=read_only, create=create)
-        settings = resolve(layout, settings)
-        return cls(Follower(layout, settings, progress) if read_only else open_engine(layout, settings, progress))
+        try:
+            layout = find_store(path, read_only=read_only, create=create)
+            settings = resolve(layout, settings)
+            return cls((Follower if read_only else Engine)(layout, settings, progress))
+        except OSError as error:
+            raise refusal(Path(path), error) from error
 
     def __enter__(self) -> Self:
         return self

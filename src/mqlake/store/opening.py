@@ -8,6 +8,7 @@ are RocketMQ's defaults.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import logging
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from mqlake.codec.index_entry import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from mqlake.config import DEFAULT_BATCH_QUEUE_FILE_SIZE, DEFAULT_LOG_FILE_SIZE, DEFAULT_QUEUE_FILE_SIZE, StoreConfig
-from mqlake.errors import InvalidConfig, NotAStore
+from mqlake.errors import BadFile, DiskFull, InvalidConfig, NotAStore, StoreError, is_disk_full
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import sync_directory
 from mqlake.files.names import file_name, list_files
@@ -63,6 +64,17 @@ def find_store(path: str | os.PathLike[str], *, read_only: bool, create: bool) -
     except OSError as error:
         raise NotAStore(root, f"it cannot be made: {error.strerror}", "name a folder that can be written") from None
     return layout
+
+
+def refusal(root: Path, error: OSError) -> StoreError:
+    """What the system would not do while a store was opened, with what to do."""
+    reason = error.strerror or str(error)
+    if is_disk_full(error):
+        return DiskFull(root, 0, reason)
+    if error.errno == errno.EROFS:
+        return NotAStore(root, "its file system is read-only", "open it with read_only=True")
+    file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else root
+    return BadFile(file, f"what the system refuses ({reason})", f"a part of a store; run: mqlake repair {root}")
 
 
 def _refuse_unsupported(layout: Layout) -> None:

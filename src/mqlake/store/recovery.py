@@ -201,7 +201,10 @@ def _index_is_whole(index: KeyIndex | None, checkpoint: Checkpoint, first_offset
         return True
     if (mark.slot_count, mark.entry_count) != (index.slot_count, index.entry_count):
         return False
-    return index.has(mark.files, or_later=first_offset > checkpoint.first_offset)
+    if not index.has(mark.files, or_later=first_offset > checkpoint.first_offset):
+        return False
+    is_as_it_was = checkpoint.clean and (index.names, index.header) == (mark.files, mark.header)
+    return is_as_it_was or index.holds(mark.files, mark.header)
 
 
 def newest_record(log: MappedFileQueue, queues: ConsumeQueues) -> QueueEntry | None:

@@ -11,7 +11,7 @@ from mqlake.kernel.reference.dispatch import dispatch_records
 from mqlake.kernel.reference.encode import encode_record
 from mqlake.kernel.reference.find import find_record
 from mqlake.kernel.reference.hashing import crc32, java_hash
-from mqlake.kernel.reference.index import find_index_key, link_index_entries, put_index_keys
+from mqlake.kernel.reference.index import find_index_key, index_entries_hold, link_index_entries, put_index_keys
 from mqlake.kernel.reference.lookup import find_messages
 from mqlake.kernel.reference.memory import lock_memory, populate, unlock_memory
 from mqlake.kernel.reference.message import Message, PutReceipt, StoredRecord
@@ -36,6 +36,7 @@ __all__ = [
     "find_index_key",
     "find_messages",
     "find_record",
+    "index_entries_hold",
     "java_hash",
     "link_index_entries",
     "lock_memory",

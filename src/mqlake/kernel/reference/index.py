@@ -61,6 +61,23 @@ def link_index_entries(index: Writable, slot_count: int, entry_count: int) -> No
         SLOT.pack_into(index, slot_at, number)
 
 
+def index_entries_hold(index: Readable, slot_count: int, entry_count: int, header: Readable) -> bool:
+    """The entries that a header counts are there: their offsets rise from its begin offset to its end offset."""
+    if len(header) != HEADER.size:
+        raise ValueError(f"a header has {HEADER.size} bytes, not {len(header)}")
+    _, _, begin, end, _, count = HEADER.unpack_from(header)
+    _require_geometry(index, slot_count, entry_count)
+    if count > entry_count:
+        return False
+    entries = [ENTRY.unpack_from(index, _entry_at(slot_count, number)) for number in range(1, count)]
+    offsets = [offset for _, offset, _, _ in entries]
+    return not offsets or (
+        (offsets[0], offsets[-1]) == (begin, end)
+        and offsets == sorted(offsets)
+        and all(seconds >= 0 for _, _, seconds, _ in entries)
+    )
+
+
 def find_index_key(
     index: Readable,
     slot_count: int,
