@@ -272,6 +272,20 @@ def test_a_checkpoint_that_the_log_does_not_bear_out_is_deleted_before_anything_
         assert len(bodies(store, topic="other")) == 20 - left
 
 
+@covers("M2")
+def test_an_abort_that_a_writer_left_as_it_closed_the_store_costs_nothing(tmp_path: Path) -> None:
+    with open_small(tmp_path / "s") as store:
+        for number in range(20):
+            store.put(message(number, queue_id=0))
+        abort = Layout(store.path).abort.read_text()
+    Layout(tmp_path / "s").abort.write_text(abort)
+    with open_small(tmp_path / "s") as store:
+        assert store.recovery is not None
+        assert (store.recovery.reason, store.recovery.walked_count) == ("checkpoint", 0)
+    Layout(tmp_path / "s").abort.write_text("4711")  # RocketMQ's, which died before it wrote anything else
+    require(tmp_path / "s", 20, "unclean stop")
+
+
 def without_own_files(path: Path) -> None:
     shutil.rmtree(path / "mqlake")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import errno
 import logging
-import os
 import shutil
 import tempfile
 import time
@@ -48,7 +47,7 @@ from mqlake.store.dispatch import Dispatcher, is_disk_full
 from mqlake.store.flush import Committer, Flusher
 from mqlake.store.opening import batch_queue_file_size, keep_notes, mend_last_file, numbers_are_noted
 from mqlake.store.read import Reader
-from mqlake.store.recovery import LogEnd, Progress, Recovery, Reporter, Trust, find_end, judge
+from mqlake.store.recovery import LogEnd, Progress, Recovery, Reporter, Trust, abort_content, find_end, judge
 from mqlake.store.stats import StoreStats, TopicStats
 
 CLOSE_DISPATCH_S = 30.0
@@ -240,7 +239,7 @@ class Engine(_Side):
 
     def _mark_running(self) -> None:
         """From here on an end without `close` is an unclean one: RocketMQ's mark for it."""
-        self.layout.abort.write_text(str(os.getpid()))
+        self.layout.abort.write_text(abort_content(self.positions.generation))
         sync_directory(self.layout.root)
 
     def _start(self, undo: ExitStack) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -166,8 +167,23 @@ def judge(
 
 
 def is_latest(layout: Layout, checkpoint: Checkpoint) -> bool:
-    """Nobody else wrote since: RocketMQ's `checkpoint` is ours, and `abort` is there only if we did not close."""
-    return rocketmq_digest(layout) in checkpoint.rocketmq and not (checkpoint.clean and layout.abort.exists())
+    """Nobody else wrote since: RocketMQ's `checkpoint` is ours, and so is an `abort` behind a clean close."""
+    if rocketmq_digest(layout) not in checkpoint.rocketmq:
+        return False
+    return not checkpoint.clean or not layout.abort.exists() or _is_left_over(layout, checkpoint)
+
+
+def abort_content(generation: int) -> str:
+    """What `abort` says of its writer: the process, as RocketMQ does, and which opening of the store it was."""
+    return f"{os.getpid()} mqlake {generation}"
+
+
+def _is_left_over(layout: Layout, checkpoint: Checkpoint) -> bool:
+    """The writer closed the store and died before it removed its `abort`."""
+    try:
+        return layout.abort.read_text(errors="replace").endswith(f" mqlake {checkpoint.generation}")
+    except OSError:
+        return False
 
 
 def _still_holds(log: MappedFileQueue, checkpoint: Checkpoint, scars: Scars) -> bool:
