@@ -302,16 +302,11 @@ def test_link_index_entries_agrees_and_gives_what_entering_gave(index: bytes, ke
         assert ours == content
 
 
-def _offset_of(key: bytes) -> int:
-    offset: int = KEY.unpack(key)[1]
-    return offset
-
-
 @given(index=INDEX_BYTES, keys=INDEX_KEYS, cut=st.integers(0, INDEX_SIZE), sound=st.booleans())
 def test_index_entries_hold_agrees_and_sees_what_is_cut(index: bytes, keys: bytes, cut: int, sound: bool) -> None:
     content = bytearray(INDEX_SIZE if sound else index)
-    parts: list[bytes] = [keys[at : at + 20] for at in range(0, len(keys) - 19, 20)]
-    rising = b"".join(sorted(parts, key=_offset_of))
+    offsets = sorted(KEY.iter_unpack(keys[: len(keys) // 20 * 20]), key=lambda key: key[1])
+    rising = b"".join(KEY.pack(*key) for key in offsets)
     if sound:
         reference.put_index_keys(content, SLOTS, ENTRIES, rising, 0)
     header = bytes(content[:40])

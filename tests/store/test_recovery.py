@@ -17,6 +17,7 @@ from mqlake import BadFile, FlushConfig, IndexConfig, InvalidConfig, MessageStor
 from mqlake.codec.queue_entry import ENTRY_SIZE
 from mqlake.files.layout import Layout
 from mqlake.store.checkpoint import Checkpoint, IndexMark, decode_checkpoint, read_checkpoint
+from mqlake.store.engine import Engine
 from tests.helpers import LOG_FILE, QUEUE_FILE, bodies, covers, eventually, message, open_small
 from tests.kernel.records import Parts
 
@@ -178,6 +179,18 @@ def test_queue_and_index_that_end_at_any_byte_are_completed_from_the_log(
         require(state, 8)
 
 
+def test_slots_of_the_index_that_name_lost_entries_are_linked_again(tmp_path: Path) -> None:
+    """A power cut may keep the slots and lose the entries: older keys of the same slots must still be found."""
+    path = fill(tmp_path, 60, behind=60)
+    file = next((path / "index").iterdir())
+    data = file.read_bytes()
+    kept = 40 + 400 + 20 * (1 + 2 * 60)  # a key and a tag each
+    file.write_bytes(data[:kept].ljust(len(data), b"\0"))
+    with open_small(path) as store:
+        for number in range(120):
+            assert len(store.find("orders", f"key-{number}")) == 1, number
+
+
 def test_what_queues_hold_behind_their_end_is_gone_after_recovery(tmp_path: Path) -> None:
     """Entries of messages that the log lost would be taken for messages by RocketMQ and by readers."""
     path = fill(tmp_path, 5, behind=100)
@@ -254,9 +267,12 @@ def test_a_checkpoint_of_before_rocketmq_wrote_the_store_is_not_believed(tmp_pat
     require(path, 10, "unclean stop")
 
 
-def test_a_checkpoint_that_the_log_does_not_bear_out_is_deleted_before_anything_is_appended(tmp_path: Path) -> None:
+def test_a_checkpoint_that_the_log_does_not_bear_out_is_deleted_before_anything_is_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else new records of the same size could make it seem true again."""
     path = fill(tmp_path, 20)
+    monkeypatch.setattr(Engine, "_try_checkpoint", lambda self, clean=False: False)  # it dies before the next one
     with (path / LOG).open("r+b") as file:
         file.truncate(1000)
         file.truncate(LOG_FILE)
@@ -265,11 +281,25 @@ def test_a_checkpoint_that_the_log_does_not_bear_out_is_deleted_before_anything_
         assert store.recovery.reason == "unclean stop"
         left = len(bodies(store))
         for number in range(left, 20):
-            store.put(message(number, topic="other", queue_id=0))
+            store.put(message(number, topic="others", queue_id=0))
         state = crash(store, tmp_path / "again")
     with open_small(state) as store:
         assert len(bodies(store)) == left
-        assert len(bodies(store, topic="other")) == 20 - left
+        assert len(bodies(store, topic="others")) == 20 - left
+
+
+@covers("M2")
+def test_an_abort_that_a_writer_left_as_it_closed_the_store_costs_nothing(tmp_path: Path) -> None:
+    with open_small(tmp_path / "s") as store:
+        for number in range(20):
+            store.put(message(number, queue_id=0))
+        abort = Layout(store.path).abort.read_text()
+    Layout(tmp_path / "s").abort.write_text(abort)
+    with open_small(tmp_path / "s") as store:
+        assert store.recovery is not None
+        assert (store.recovery.reason, store.recovery.walked_count) == ("checkpoint", 0)
+    Layout(tmp_path / "s").abort.write_text("4711")  # RocketMQ's, which died before it wrote anything else
+    require(tmp_path / "s", 20, "unclean stop")
 
 
 def without_own_files(path: Path) -> None:

@@ -11,7 +11,7 @@ from mqlake.errors import UnknownTopic
 from mqlake.files.mapped_file import sync_directory, sync_file
 from mqlake.logs.batch_queue import BatchQueue
 from mqlake.logs.consume_queue import ConsumeQueue
-from mqlake.logs.queue_folder import Folder, clear_folder, cut_folder, is_regular, is_whole, read_folder
+from mqlake.logs.queue_folder import Folder, clear_folder, cut_folder, is_plausible, is_regular, is_whole, read_folder
 
 QueueEnds = dict[str, dict[int, int]]
 """Topic -> queue id -> the number behind its last entry."""
@@ -52,14 +52,20 @@ class ConsumeQueues:
             for queue_id in queue_ids:
                 yield topic, queue_id, read_folder(f"{self.directory}/{topic}/{queue_id}")
 
-    def are_whole(self, ends: QueueEnds, *, from_zero: bool) -> bool:
-        """Every queue of a table has its files, up to its end there; `from_zero` where no log file was ever deleted."""
+    def are_whole(self, ends: QueueEnds, log_end: int, *, from_zero: bool) -> bool:
+        """Every queue of a table has its files, up to its end there, and they could be a queue's of a log so long.
+
+        `from_zero` where no log file was ever deleted.
+        """
         if any(end and i not in self._known.get(topic, ()) for topic, of in ends.items() for i, end in of.items()):
             return False
-        return all(
-            is_whole(folder, self.file_size, ends.get(topic, {}).get(queue_id, 0), from_zero=from_zero)
-            for topic, queue_id, folder in self._folders()
-        )
+        for topic, queue_id, folder in self._folders():
+            end = ends.get(topic, {}).get(queue_id, 0)
+            if not is_whole(folder, self.file_size, end, from_zero=from_zero):
+                return False
+            if not is_plausible(folder, self.file_size, end, log_end):
+                return False
+        return True
 
     def cut_to(self, ends: QueueEnds, set_aside: Path) -> int:
         """Make every queue end where a table says, a queue it does not know at 0; how many were changed.

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from mqlake.codec.queue_entry import ENTRY_SIZE
+from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE
 from mqlake.files.names import file_name
 
 
@@ -63,6 +63,23 @@ def is_regular(folder: Folder, file_size: int, *, from_zero: bool = False) -> bo
     files = folder.files[:-1] if folder.files and folder.files[-1][1] == 0 else folder.files
     end = (files[-1][0] + file_size) // ENTRY_SIZE if files else 0
     return is_whole(folder._replace(files=files), file_size, end, from_zero=from_zero)
+
+
+def is_plausible(folder: Folder, file_size: int, end: int, log_end: int) -> bool:
+    """The first and the last entry of each file before entry `end` could be entries: zeroes and noise could not."""
+    for start, _ in folder.files:
+        stop = min(start + file_size, end * ENTRY_SIZE) - start
+        if stop <= 0:
+            break
+        descriptor = os.open(f"{folder.path}/{file_name(start)}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            entries = [os.pread(descriptor, ENTRY_SIZE, at) for at in {0, stop - ENTRY_SIZE}]
+        finally:
+            os.close(descriptor)
+        for offset, size, _ in map(ENTRY.unpack, entries):
+            if size <= 0 or offset < 0 or (size != FILLER_SIZE and offset + size > log_end):
+                return False
+    return True
 
 
 def cut_folder(folder: Folder, file_size: int, end: int) -> str | None:

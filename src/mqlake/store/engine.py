@@ -7,8 +7,8 @@ apart again in the reverse order.
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
-import os
 import shutil
 import tempfile
 import threading
@@ -49,7 +49,7 @@ from mqlake.store.dispatch import Dispatcher
 from mqlake.store.flush import Committer, Flusher
 from mqlake.store.opening import batch_queue_file_size, keep_notes, mend_last_file, numbers_are_noted
 from mqlake.store.read import Reader
-from mqlake.store.recovery import LogEnd, Progress, Recovery, Reporter, Trust, find_end, judge
+from mqlake.store.recovery import LogEnd, Progress, Recovery, Reporter, Trust, abort_content, find_end, judge
 from mqlake.store.retention import Retention, retention_stats
 from mqlake.store.stats import StoreStats, TopicStats
 
@@ -164,6 +164,7 @@ class Engine(_Side):
             shutil.rmtree(layout.scratch, ignore_errors=True)  # what a crash left half made
             mend_last_file(layout, config)
             super().__init__(layout, config, writable=True)
+            undo.callback(self._let_go)
             self._recover(Reporter(progress))
             keep_notes(layout, config)
             self._mark_running()
@@ -242,7 +243,7 @@ class Engine(_Side):
 
     def _mark_running(self) -> None:
         """From here on an end without `close` is an unclean one: RocketMQ's mark for it."""
-        self.layout.abort.write_text(str(os.getpid()))
+        self.layout.abort.write_text(abort_content(self.positions.generation))
         sync_directory(self.layout.root)
 
     def _start(self, undo: ExitStack) -> None:
@@ -280,8 +281,9 @@ class Engine(_Side):
         self.retention.start()
 
     def _queue_count(self, topic: str) -> int:
-        """How many queues messages without a queue id are spread over."""
-        return max([self.config.consume_queue.queues_per_topic, *(i + 1 for i in self.queues.queue_ids(topic))])
+        """How many queues messages without a queue id are spread over: all up to the first number without a queue."""
+        known = set(self.queues.queue_ids(topic))
+        return next(i for i in itertools.count(self.config.consume_queue.queues_per_topic) if i not in known)
 
     def _wake_dispatcher(self) -> None:
         if self.dispatcher.idle:

@@ -54,7 +54,7 @@ def find_store(path: str | os.PathLike[str], *, read_only: bool, create: bool) -
     if read_only or not create:
         what = "it holds no store" if root.exists() else "there is no such folder"
         raise NotAStore(root, what, "put a message first, or check the path")
-    if root.exists() and any(root.iterdir()):
+    if root.exists() and any(root.iterdir()) and not layout.is_barely_begun():
         names = ", ".join(sorted(entry.name for entry in root.iterdir())[:4])
         raise NotAStore(root, f"it holds something that is not a store ({names})", "name an empty or a new folder")
     try:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -149,7 +150,7 @@ def judge(
     checkpoint = read_checkpoint(layout.own_checkpoint)
     if checkpoint is not None and is_latest(layout, checkpoint) and _still_holds(log, checkpoint, scars):
         watermark = _watermark(layout, log, checkpoint)
-        whole = queues.are_whole(checkpoint.queue_ends, from_zero=log.first_offset == 0)
+        whole = queues.are_whole(checkpoint.queue_ends, checkpoint.dispatched, from_zero=log.first_offset == 0)
         if whole and _index_is_whole(index, checkpoint, log.first_offset):
             return Trust(checkpoint.dispatched, checkpoint.last_record, "checkpoint", watermark, checkpoint)
         _log.warning("%s: queues or index are not what they were: they are built again from the log", layout.root)
@@ -166,8 +167,23 @@ def judge(
 
 
 def is_latest(layout: Layout, checkpoint: Checkpoint) -> bool:
-    """Nobody else wrote since: RocketMQ's `checkpoint` is ours, and `abort` is there only if we did not close."""
-    return rocketmq_digest(layout) in checkpoint.rocketmq and not (checkpoint.clean and layout.abort.exists())
+    """Nobody else wrote since: RocketMQ's `checkpoint` is ours, and so is an `abort` behind a clean close."""
+    if rocketmq_digest(layout) not in checkpoint.rocketmq:
+        return False
+    return not checkpoint.clean or not layout.abort.exists() or _is_left_over(layout, checkpoint)
+
+
+def abort_content(generation: int) -> str:
+    """What `abort` says of its writer: the process, as RocketMQ does, and which opening of the store it was."""
+    return f"{os.getpid()} mqlake {generation}"
+
+
+def _is_left_over(layout: Layout, checkpoint: Checkpoint) -> bool:
+    """The writer closed the store and died before it removed its `abort`."""
+    try:
+        return layout.abort.read_text(errors="replace").endswith(f" mqlake {checkpoint.generation}")
+    except OSError:
+        return False
 
 
 def _still_holds(log: MappedFileQueue, checkpoint: Checkpoint, scars: Scars) -> bool:
