@@ -11,6 +11,7 @@ import errno
 import logging
 import shutil
 import tempfile
+import threading
 import time
 import zlib
 from contextlib import ExitStack
@@ -269,6 +270,7 @@ class Engine(_Side):
         if self._pool is not None:
             self._committer = Committer(self.log, config.pool, self._wake_dispatcher, self.flusher.fail)
         self._derived_failure: Exception | None = None
+        self._checkpointing = threading.Lock()
         self._checkpointer = Checkpointer(config.flush, self._try_checkpoint, at_once=self._checkpoint_is_due)
 
     def _queue_count(self, topic: str) -> int:
@@ -315,6 +317,10 @@ class Engine(_Side):
 
     def write_checkpoint(self, *, clean: bool = False) -> bool:
         """Log, queues and index to the disk, then the checkpoints that say so; False where dispatch is in trouble."""
+        with self._checkpointing:
+            return self._write_checkpoint(clean)
+
+    def _write_checkpoint(self, clean: bool) -> bool:
         seen = self.dispatcher.between_steps(lambda: (self._moment(), self.dispatcher.last_timestamp or self._last[1]))
         if seen is None:
             return False
