@@ -279,6 +279,7 @@ def test_a_checkpoint_that_the_log_does_not_bear_out_is_deleted_before_anything_
     with open_small(path, flush=LAZY) as store:
         assert store.recovery is not None
         assert store.recovery.reason == "unclean stop"
+        assert not Layout(path).own_checkpoint.exists()
         left = len(bodies(store))
         for number in range(left, 20):
             store.put(message(number, topic="others", queue_id=0))
