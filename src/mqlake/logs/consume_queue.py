@@ -153,10 +153,13 @@ class ConsumeQueue:
         if known_for != log_first or first > self.end:
             low, high = self.files.first_offset // ENTRY_SIZE, self.end
             while low < high:
-                middle = (low + high) // 2
-                entry = self.entry(middle)
-                if entry is None or entry == NO_MESSAGE or entry.physical_offset < log_first:
-                    low = middle + 1
+                middle = seen = (low + high) // 2
+                entry = self.entry(seen)
+                while entry is not None and entry != NO_MESSAGE and entry.size == FILLER_SIZE and seen < high:
+                    seen += 1  # one in the middle stands for a lost message: the message behind it decides
+                    entry = self.entry(seen)
+                if seen < high and (entry is None or entry == NO_MESSAGE or entry.physical_offset < log_first):
+                    low = seen + 1
                 else:
                     high = middle
             self._first, first = (log_first, low), low
