@@ -84,7 +84,9 @@ def require_whole(path: Path, known: set[int], told: str) -> None:
 
 
 @covers("N4", "N5", "N6", "M2")
-@pytest.mark.parametrize(("mode", "cut"), [("sync", 61), ("sync", 230), ("async", 37), ("pool", 45)])
+@pytest.mark.parametrize(
+    ("mode", "cut"), [("async", 4), ("sync", 9), ("sync", 61), ("sync", 230), ("async", 37), ("pool", 45)]
+)
 def test_a_power_cut_loses_nothing_that_was_acknowledged_and_invents_nothing(
     tmp_path: Path, mode: str, cut: int
 ) -> None:

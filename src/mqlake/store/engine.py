@@ -23,7 +23,7 @@ from mqlake.config import StoreConfig
 from mqlake.errors import BadFile, OffsetOutOfRange, StoreClosed, StoreError
 from mqlake.files.layout import Layout
 from mqlake.files.lock import StoreLock, writer_of
-from mqlake.files.mapped_file import sync_directory
+from mqlake.files.mapped_file import sync_directory, sync_file
 from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.files.pool import TransientPool
 from mqlake.files.positions import DISPATCHED, DURABLE, FIRST, GENERATION, NEXT_CLEANING, WRITER, Positions
@@ -244,6 +244,7 @@ class Engine(_Side):
     def _mark_running(self) -> None:
         """From here on an end without `close` is an unclean one: RocketMQ's mark for it."""
         self.layout.abort.write_text(abort_content(self.positions.generation))
+        sync_file(self.layout.abort)
         sync_directory(self.layout.root)
 
     def _start(self, undo: ExitStack) -> None:

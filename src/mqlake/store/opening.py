@@ -60,6 +60,7 @@ def find_store(path: str | os.PathLike[str], *, read_only: bool, create: bool) -
     try:
         root.mkdir(parents=True, exist_ok=True)
         layout.own.mkdir(exist_ok=True)
+        sync_directory(root)  # by this name it is known for a store, whatever else a power cut leaves of it
         sync_directory(root.parent)
     except OSError as error:
         raise NotAStore(root, f"it cannot be made: {error.strerror}", "name a folder that can be written") from None
