@@ -22,7 +22,7 @@ CONVICTIONS = [
     ("power", 0, "no_directory_sync", "lost"),
     ("cuts", 0, "cuts_too_much", "lost"),
     ("flips", 3, "serves_damage", "undetected"),
-    ("syncs", 120, "deaf_to_errors", "false_acks"),
+    ("syncs", 40, "deaf_to_errors", "false_acks"),
     pytest.param("full", 1, "never_resumes", "errors", marks=pytest.mark.long),  # waits for the 15 s
     ("shapes", 0, "refuses_rudely", "refused"),
 ]

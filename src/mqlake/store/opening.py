@@ -85,6 +85,12 @@ def _refuse_unsupported(layout: Layout) -> None:
             "its consume queues are a RocksDB database (storeType=defaultRocksDB), which is not supported",
             "start RocketMQ on it with storeType=default, which writes file queues, then open it here",
         )
+    if (layout.config / "tieredStoreMetadata.json").exists():
+        raise NotAStore(
+            layout.root,
+            "RocketMQ keeps a part of its messages in tiered storage, which is not supported",
+            "copy commitlog, consumequeue and index to a folder of their own and open that: it has what is still local",
+        )
 
 
 def resolve(layout: Layout, config: StoreConfig) -> StoreConfig:
