@@ -82,6 +82,14 @@ def test_a_store_with_rocksdb_queues_is_named_as_such(tmp_path: Path) -> None:
         open_small(tmp_path)
 
 
+def test_a_store_with_tiered_storage_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "tieredStoreMetadata.json").write_text("{}")
+    with pytest.raises(NotAStore, match=r"tiered storage, which is not supported; copy commitlog"):
+        open_small(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["n" * 300, "a\0b"], ids=["too long", "with a null byte"])
 def test_a_path_that_the_system_refuses_is_no_place_for_a_store(tmp_path: Path, name: str) -> None:
     assert refused(tmp_path / name).startswith(f"{tmp_path / name}: ")

@@ -18,7 +18,8 @@ from mqlake.kernel import check_record
 from mqlake.kernel.hosts import PORT
 from mqlake.kernel.types import REASONS
 from mqlake.message import StoredMessage
-from mqlake.store.engine import Engine, Follower
+from mqlake.store.engine import Engine
+from mqlake.store.follower import Follower
 from mqlake.store.read import END_OF_TIME
 from mqlake.version import __version__
 

@@ -1,6 +1,6 @@
-"""The two sides of a store: `Engine` owns the stages of its one writer, `Follower` those of a reader.
+"""The writer's side of a store: owns its stages.
 
-Both put the parts together that `MessageStore` uses, in the order in which they depend on each other, and take them
+It puts the parts together that `MessageStore` uses, in the order in which they depend on each other, and takes them
 apart again in the reverse order.
 """
 
@@ -10,146 +10,44 @@ import atexit
 import itertools
 import logging
 import shutil
-import tempfile
 import threading
-import time
 import zlib
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
-from mqlake.codec.queue_entry import ENTRY_SIZE
 from mqlake.config import StoreConfig
-from mqlake.errors import BadFile, OffsetOutOfRange, StoreClosed, StoreError
+from mqlake.errors import StoreClosed, StoreError
 from mqlake.files.layout import Layout
-from mqlake.files.lock import StoreLock, writer_of
+from mqlake.files.lock import StoreLock
 from mqlake.files.mapped_file import sync_directory, sync_file
-from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.files.pool import TransientPool
-from mqlake.files.positions import DISPATCHED, DURABLE, FIRST, GENERATION, NEXT_CLEANING, WRITER, Positions
+from mqlake.files.positions import NEXT_CLEANING, Positions
 from mqlake.files.preallocation import Preallocator
 from mqlake.files.small_files import replace_file
-from mqlake.logs.commit_log import CommitLog, LogWriter
-from mqlake.logs.consume_queues import BatchQueues, ConsumeQueues
-from mqlake.logs.damage import next_record
-from mqlake.logs.key_index import KeyIndex
-from mqlake.logs.scars import Scars
+from mqlake.logs.commit_log import LogWriter
 from mqlake.logs.topic_table import TopicTable
 from mqlake.store.checkpoint import (
     Checkpoint,
     Checkpointer,
     IndexMark,
-    read_checkpoint,
     rocketmq_content,
     rocketmq_digest,
     write_checkpoint,
 )
 from mqlake.store.derived import restore, settle_rebuilt
-from mqlake.store.dispatch import Dispatcher
 from mqlake.store.flush import Committer, Flusher
-from mqlake.store.opening import batch_queue_file_size, keep_notes, mend_last_file, numbers_are_noted
-from mqlake.store.read import Reader
-from mqlake.store.recovery import LogEnd, Progress, Recovery, Reporter, Trust, abort_content, find_end, judge
+from mqlake.store.opening import keep_notes, mend_last_file
+from mqlake.store.recovery import Progress, Recovery, Reporter, Trust, abort_content
 from mqlake.store.retention import Retention, retention_stats
+from mqlake.store.side import Side, damage_of
 from mqlake.store.stats import StoreStats, TopicStats
 
 CLOSE_DISPATCH_S = 30.0
 SETTLE_S = 5.0
-POLL_S = 0.002
 _log = logging.getLogger(__name__)
 
 
-class _Side:
-    """What writer and reader have in common: the logs and the reader over them."""
-
-    log: CommitLog
-
-    def __init__(self, layout: Layout, config: StoreConfig, *, writable: bool) -> None:
-        self.layout = layout
-        self.config = config
-        log_size, queue_size = config.commit_log.file_size_bytes, config.consume_queue.file_size_bytes
-        slots, entries = config.index.slot_count, config.index.entry_count
-        assert log_size and queue_size and slots and entries, "sizes are resolved before a store is opened"
-        self.log_files = MappedFileQueue(layout.commit_log, log_size, writable=writable)
-        self.queues = ConsumeQueues(layout.consume_queues, queue_size, writable=writable, scratch=layout.scratch)
-        self.index: KeyIndex | None = None
-        if config.index.enabled:
-            self.index = KeyIndex(layout.index, slots, entries, writable=writable, scratch=layout.scratch)
-        self.scars = Scars(layout.scars, layout.scratch if writable else None)
-        try:
-            self.log_files.load()
-        except BadFile as error:
-            raise BadFile(error.file, error.found, f"{error.expected}; run: mqlake repair {layout.root}") from None
-        self.queues.load()
-        if self.index is not None:
-            self.index.load(strict=not numbers_are_noted(layout, config))
-        self.scars.load(self.log_files.first_offset)
-
-    def _judge(self, reporter: Reporter) -> tuple[Trust, LogEnd]:
-        """What can be believed of a store that nobody writes, and where its log ends. Changes nothing."""
-        foreign = frozenset(BatchQueues(self.layout.batch_queues, 0, 0).topics())
-        trust = judge(self.layout, self.log_files, self.queues, self.index, self.scars, foreign)
-        end = find_end(self.log_files, trust, reporter)
-        for scar in end.scars:
-            self.scars.add(*scar)
-        return trust, end
-
-    def _make_reader(self, log: CommitLog) -> None:
-        self.batch_queues = BatchQueues(self.layout.batch_queues, batch_queue_file_size(self.layout), log.committed)
-        self.reader = Reader(log, self.queues, self.batch_queues, self.index, self.scars, self.readable_end)
-
-    def _dispatch(self, start: int, end: int, words: memoryview, reporter: Reporter) -> Dispatcher:
-        """Dispatch [start, end) of the log here and now; the dispatcher, to go on with."""
-        dispatcher = Dispatcher(
-            self.log,
-            self.queues,
-            self.index,
-            self.scars,
-            words,
-            start=start,
-            delays_ms=self.config.delays_ms,
-            index_tags=self.config.index.tags,
-            foreign_topics=frozenset(self.batch_queues.topics()),
-        )
-        while dispatcher.step(end):
-            reporter.tell("dispatching", dispatcher.dispatched - start, end - start)
-        return dispatcher
-
-    def readable_end(self) -> int:
-        """Where readers of the log must stop."""
-        raise NotImplementedError
-
-    def follow(self) -> None:
-        """Learn what another process did; nothing to do for the writer."""
-
-    def _let_go(self) -> None:
-        """Of all files, so that their volume can be unmounted; views that callers hold stay valid."""
-        self.queues.close()
-        if self.index is not None:
-            self.index.close()
-        self.log_files.close()
-
-    def behind_damage(self, offset: int, reason: str) -> int:
-        """Where whole records go on behind the damage at an offset, which is listed as a scar."""
-        end = self.readable_end()
-        known = self.scars.end_of(offset)
-        if known < 0:
-            known = next_record(self.log_files, offset, end, 0) or end
-            self.scars.add(offset, known, reason)
-        return known
-
-    def scan_range(self, start: int | None, end: int | None) -> tuple[int, int]:
-        """A byte range inside of the log; OffsetOutOfRange where it is not."""
-        first, stop = self.log.first_offset, self.readable_end()
-        for offset in (start, end):
-            if offset is not None and not first <= offset <= stop:
-                raise OffsetOutOfRange("commit log", offset, first, stop)
-        if start is not None and first < start < stop and self.scars.end_of(start) < 0:
-            self.log.require_record(start, stop)
-        return first if start is None else start, stop if end is None else end
-
-
-class Engine(_Side):
+class Engine(Side):
     """The writer: takes the lock, recovers, starts the threads; `close` undoes it all."""
 
     log: LogWriter
@@ -427,147 +325,3 @@ class Engine(_Side):
         self._let_go()
         self._lock.release()
         atexit.unregister(self.close)
-
-
-class Follower(_Side):
-    """A reader: takes no lock and writes nothing; follows the writer's live positions where there is a writer.
-
-    Where nobody writes and the last stop was unclean, queues and index cannot be believed. The reader then makes its
-    own from the log, in a temporary folder, and serves what recovery would: the store itself stays as it is.
-    """
-
-    def __init__(self, layout: Layout, config: StoreConfig, progress: Progress | None = None) -> None:
-        super().__init__(layout, config, writable=False)
-        self._progress = progress
-        self._positions: Positions | None = None
-        self._generation = 0
-        self._following = False
-        self._own_files: tempfile.TemporaryDirectory[str] | None = None
-        self._dispatched = 0
-        """What is dispatched is visible, and all that a reader sees."""
-        if self._follow_writer():
-            known = read_checkpoint(layout.own_checkpoint)
-            self.queues.ends = known.queue_ends if known is not None else {}
-            self.queues.trust_up_to(self._dispatched)
-        else:
-            self._look_at_files()
-        self.log = CommitLog(self.log_files, self._dispatched)
-        self._make_reader(self.log)
-        if self._own_files is not None:
-            self._dispatch_to_own_files()
-
-    def _look_at_files(self) -> None:
-        reporter = Reporter(self._progress)
-        trust, end = self._judge(reporter)
-        self._dispatched = end.offset
-        if not trust.untouched and trust.reason != "clean stop":
-            self._own_files = tempfile.TemporaryDirectory(prefix="mqlake-")
-            root = Path(self._own_files.name)
-            self.queues = ConsumeQueues(root / "consumequeue", self.queues.file_size, writable=True)
-            if self.index is not None:
-                numbers = self.index.slot_count, self.index.entry_count
-                self.index = KeyIndex(root / "index", *numbers, writable=True)
-        elif trust.checkpoint is not None:
-            self.queues.ends = trust.checkpoint.queue_ends
-        self.queues.trust_up_to(self._dispatched)
-
-    def _dispatch_to_own_files(self) -> None:
-        nobodys_words = memoryview(bytearray(4096)).cast("q")
-        self._dispatch(self.log.first_offset, self._dispatched, nobodys_words, Reporter(self._progress))
-
-    def _follow_writer(self) -> bool:
-        """Begin to follow the writer, if there is one: the lock says so, for the positions outlive a crash."""
-        if self._positions is None:
-            self._positions = Positions.open(self.layout.positions)
-        if self._positions is None:
-            return False
-        words = self._positions.words
-        if words[GENERATION] == self._generation:  # the same writer as when this was last asked
-            return self._following
-        writer = words[WRITER]
-        if writer == 0 or writer_of(self.layout.lock) != writer:  # not ready yet, or gone: ask again next time
-            return False
-        self._generation = words[GENERATION]
-        self._following = True
-        self._dispatched = words[DISPATCHED]
-        return True
-
-    @property
-    def recovery(self) -> Recovery | None:
-        """What the last writer's opening did."""
-        return Recovery.load(self.layout.last_recovery)
-
-    def readable_end(self) -> int:
-        return self.log.committed
-
-    def settle(self) -> bool:
-        """Nothing is put here; True where there is more to see than before, or less."""
-        before = self._dispatched, self.log.first_offset
-        self.follow()
-        return (self._dispatched, self.log.first_offset) != before
-
-    def follow(self) -> None:
-        if self._own_files is not None:
-            return
-        if not self._follow_writer() and (self._positions is None or self._positions.words[WRITER] != 0):
-            return  # nobody writes, and whoever did left no word to rely on; one who closed the store did
-        assert self._positions is not None
-        dispatched = self._positions.words[DISPATCHED]
-        if self._positions.words[FIRST] > self.log.first_offset:
-            self._let_go_before(self._positions.words[FIRST])
-        if dispatched <= self.log.committed:
-            return
-        self._dispatched = self.queues.log_end = dispatched
-        self.log.follow(dispatched)
-        if self.index is not None:
-            self.index.load()
-
-    def _let_go_before(self, first: int) -> None:
-        """The writer deleted the log before `first`: the blocks are free once nobody holds the files."""
-        self.log_files.forget_before(first)
-        for queue in self.queues.open_queues():
-            queue.files.forget_before(queue.first_offset(first) * ENTRY_SIZE)
-        if self.index is not None:
-            self.index.load()
-
-    def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            self.follow()
-            if self.queues.get(topic, queue_id).end > offset:
-                return True
-            time.sleep(POLL_S)
-        return False
-
-    def stats(self) -> StoreStats:
-        return StoreStats(
-            first_offset=self.log.first_offset,
-            appended_end=self.log.committed,
-            committed_end=self.log.committed,
-            durable_end=self._positions.words[DURABLE] if self._positions is not None else self.log.committed,
-            dispatched_end=self._dispatched,
-            file_size_bytes=self.log.file_size,
-            log_file_count=len(self.log_files.starts),
-            index_file_count=self.index.file_count if self.index else 0,
-            topic_count=len(self.reader.topics()),
-            retention=retention_stats(self.layout, self.log, self._next_cleaning()),
-            damage=damage_of(self.scars),
-            scar_count=len(self.scars.ranges),
-            damaged_entry_count=self.reader.damaged_entry_count,
-            recovery=self.recovery,
-        )
-
-    def _next_cleaning(self) -> int:
-        return self._positions.words[NEXT_CLEANING] if self._positions is not None and self._following else 0
-
-    def close(self) -> None:
-        self._let_go()
-        self._positions = None
-        if self._own_files is not None:
-            self._own_files.cleanup()
-
-
-def damage_of(scars: Scars, dispatcher: Dispatcher | None = None) -> tuple[tuple[int, int], ...]:
-    """Ranges of the log that are passed over, and those of records that no queue can take."""
-    homeless = dispatcher.homeless if dispatcher is not None else []
-    return tuple(sorted({*((scar.start, scar.end) for scar in scars.ranges), *homeless}))

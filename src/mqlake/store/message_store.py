@@ -29,7 +29,8 @@ from mqlake.config import (
 )
 from mqlake.errors import InvalidConfig, InvalidMessage, OffsetOutOfRange, ReadOnlyStore, StoreClosed, UnknownTopic
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
-from mqlake.store.engine import Engine, Follower
+from mqlake.store.engine import Engine
+from mqlake.store.follower import Follower
 from mqlake.store.gates import Gates
 from mqlake.store.opening import find_store, refusal, resolve
 from mqlake.store.read import END_OF_TIME, MAX_READ_BYTES, QueueRange
