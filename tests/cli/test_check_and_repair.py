@@ -85,6 +85,7 @@ def test_repair_in_a_script_needs_yes_or_a_copy(cli: Cli, tmp_path: Path) -> Non
     fill(cli)
     damage_log(cli)
     assert cli.run("repair", cli.store, "--json").exit_code == 4
+    assert cli.run("repair", cli.store, input="").exit_code == 4, "nobody is there to answer"
     assert cli.run("repair", cli.store, "--to", tmp_path / "copy", "--json").exit_code == 0
     assert not mqlake.check(cli.store).holds and mqlake.check(tmp_path / "copy").holds
     lines = [json.loads(line) for line in cli.run("repair", cli.store, "--yes", "--json").stdout.splitlines()]

@@ -45,7 +45,10 @@ def repair(store: Path, config: Path | None, to: Path | None, yes: bool, as_json
             return yes or to is not None
         print_report(before)
         _print_actions(actions)
-        return yes or to is not None or click.confirm(f"Repair {store} in place?", default=False)
+        try:
+            return yes or to is not None or click.confirm(f"Repair {store} in place?", default=False)
+        except click.Abort:  # nobody is there to answer
+            return False
 
     with show.progress("checking", None, bytes_done=True) as step:
         progress = told(step) if yes or to is not None else None  # a question does not go with a bar
