@@ -12,9 +12,11 @@ import pytest
 from mqlake import MessageStore
 from mqlake.store.repair import repair
 from mqlake.torture.faults.damage import damage
+from mqlake.torture.pristine import CONFIG
 from tests.helpers import message, open_small
 from tests.interop.rocketmq import VERSIONS, RocketMQ, available
 from tests.interop.test_shared_stores import SETTINGS
+from tests.torture.repaired import flip_and_repair
 
 pytestmark = [
     pytest.mark.skipif(available() is not None, reason=f"real RocketMQ cannot run here: {available()}"),
@@ -53,10 +55,37 @@ def test_a_repaired_store_is_served_by_rocketmq_as_it_is_here(
     path = tmp_path / "store"
     store_with_damage(path, kind, seed)
     assert repair(path).after.holds
+    count = compare(path, version, SETTINGS, tmp_path)
+    record_property(f"compared: RocketMQ {version} on repaired stores", {"stores": 1, "messages": count})
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", VERSIONS)
+def test_stores_with_one_flipped_bit_start_in_rocketmq_once_repaired(
+    version: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    log_size, queue_size = CONFIG.commit_log.file_size_bytes, CONFIG.consume_queue.file_size_bytes
+    settings = {
+        "mappedFileSizeCommitLog": str(log_size),
+        "mappedFileSizeConsumeQueue": str(queue_size),
+        "maxHashSlotNum": str(CONFIG.index.slot_count),
+        "maxIndexNum": str(CONFIG.index.entry_count),
+    }
+    seeds = range(20)
+    count = 0
+    for seed in seeds:
+        folder = tmp_path / str(seed)
+        count += compare(flip_and_repair(seed, folder), version, settings, folder)
+    told = {"stores": len(seeds), "messages": count}
+    record_property(f"compared: RocketMQ {version} on stores with one flipped bit, repaired", told)
+
+
+def compare(path: Path, version: str, settings: dict[str, str], scratch: Path) -> int:
+    """RocketMQ serves from a copy what is served here; how many messages."""
     with MessageStore.open(path, read_only=True) as store:
-        ours = list(store.dump(SETTINGS, walk=True, keys=True))
-    shutil.copytree(path, tmp_path / "copy")
-    theirs = RocketMQ(version).dump(tmp_path / "copy", SETTINGS)
+        ours = list(store.dump(settings, walk=True, keys=True))
+    shutil.copytree(path, scratch / "copy")
+    theirs = RocketMQ(version).dump(scratch / "copy", settings)
     assert theirs[0]["load"] is True
     assert messages(theirs) == messages(ours)
     assert log(theirs) == log(ours)
@@ -67,4 +96,4 @@ def test_a_repaired_store_is_served_by_rocketmq_as_it_is_here(
         if line["kind"] == "unreadable":
             assert line["status"] == "MESSAGE_WAS_REMOVING"
             assert (line["cqQueueId"], line["cqOffset"]) not in places
-    record_property(f"compared: RocketMQ {version} on repaired stores", {"stores": 1, "messages": len(messages(ours))})
+    return len(messages(ours))

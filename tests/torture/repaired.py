@@ -11,7 +11,7 @@ from mqlake.torture.flips import Flips
 
 def flip_and_repair(seed: int, folder: Path) -> Path:
     """The path of a store in which one bit was flipped, and which `mqlake repair` mended in place."""
-    case = folder / f"flip-{seed}"
+    case = folder / "case"
     case.mkdir(parents=True)
     Flips(folder, seed, keep=True).run(seed, case)
     store = case / "before"
