@@ -104,6 +104,10 @@ def crc(b: Broken) -> Place:
     return b.flip_record(3, 90)
 
 
+def host(b: Broken) -> Place:
+    return b.flip_record(3, 53, 0x10)  # the port's upper half
+
+
 def magic(b: Broken) -> Place:
     return b.flip_record(3, 4)
 
@@ -365,6 +369,7 @@ DAMAGES: dict[str, Callable[[Broken], Place]] = {
     "record-offset": own_offset,
     "record-zero": zeroes,
     "record-header": header,
+    "record-host": host,
     "number-gap": number_gap,
     "number-repeat": number_repeat,
     "tail-lost": tail_lost,

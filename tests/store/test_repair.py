@@ -114,6 +114,19 @@ def test_a_header_that_its_neighbours_contradict_is_mended(at: int, store: Path,
     assert served(store) == whole[1]
 
 
+@pytest.mark.parametrize("at", [52, 53, 64 + 4, 64 + 5], ids=["born", "born", "store", "store"])
+def test_a_port_that_rocketmq_cannot_decode_is_mended(at: int, store: Path, whole: tuple[Path, Served]) -> None:
+    offset = sorted(whole[1])[7]
+    file = store / "commitlog" / f"{offset // LOG_FILE * LOG_FILE:020d}"
+    with file.open("r+b") as log:
+        log.seek(offset % LOG_FILE + at)
+        log.write(b"\x40")
+    report = repair(store)
+    assert [action.what for action in report.actions][:1] == ["mend-host"]
+    assert report.after.holds
+    assert served(store) == whole[1]
+
+
 def test_a_topic_that_its_neighbours_contradict_is_mended(store: Path, whole: tuple[Path, Served]) -> None:
     offset = sorted(whole[1])[200]
     topic, _, _, record = whole[1][offset]

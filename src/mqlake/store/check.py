@@ -172,6 +172,9 @@ class Examination:
         for offset, told in log.markers:
             path = log.files[offset - offset % self.file_size].path
             add("marker", path, offset % self.file_size, f"{told} bytes", f"{-offset % self.file_size} bytes")
+        for port in log.bad_ports:
+            path = log.files[port.record - port.record % self.file_size].path
+            add("record-host", path, port.record % self.file_size, port.host, "a port from 0 to 65535")
         for offset in log.steps_back:
             path = log.files[offset - offset % self.file_size].path
             add("time-order", path, offset % self.file_size, "a store time before the one before it", "rising times")

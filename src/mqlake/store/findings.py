@@ -45,6 +45,7 @@ PROMISES = {
     "record-offset": Promise(ERROR, LOST, REPAIR),
     "record-zero": Promise(ERROR, "what was here is lost; readers pass over it", REPAIR),
     "record-header": Promise(ERROR, "its message is in the wrong queue, place or state", REPAIR),
+    "record-host": Promise(WARNING, "RocketMQ cannot decode the record; its clients stop here", REPAIR),
     "number-gap": Promise(ERROR, "messages of these numbers are lost, or were never stored", "look for them elsewhere"),
     "number-repeat": Promise(ERROR, "one message hides another in its queue", "read both by physical offset"),
     "tail-lost": Promise(ERROR, "messages at the end of the log are lost", REPAIR),

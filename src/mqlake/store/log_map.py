@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +27,9 @@ from mqlake.store.recovery import is_latest
 from mqlake.store.survey import Placement
 
 CHUNK = 32 << 20
-STORE_TIME = 1 << COLUMN_NAMES.index("store_timestamp")
+HOSTS = ("born_host", "store_host")
+COLUMNS = sum(1 << COLUMN_NAMES.index(name) for name in ("store_timestamp", "physical_offset", *HOSTS))
+BORN_HOST_AT = 48
 MISSING = -100
 """The reason of a gap where a whole file is missing."""
 BROKEN_MARKER = -101
@@ -43,6 +46,16 @@ class Gap(NamedTuple):
     reason: int
     timestamp: int = 0
     """The store time of the record before it."""
+
+
+class BadPort(NamedTuple):
+    """A host in a record whose port is none: RocketMQ cannot decode the record, and its clients stop at it."""
+
+    record: int
+    """The record's offset."""
+    at: int
+    """Where in the log the port's four bytes are."""
+    host: str
 
 
 class Ends(NamedTuple):
@@ -104,6 +117,7 @@ class LogMap:
         """Markers that tell a wrong length: where, and what they tell."""
         self.steps_back: list[int] = []
         """Where the chunks begin in which the store time goes back."""
+        self.bad_ports: list[BadPort] = []
         self.last_timestamp = 0
         self.stop_reason = NOTHING
         """Why no record begins at the end."""
@@ -154,7 +168,7 @@ class LogMap:
         while position < end and why == REACHED_END:
             before = position
             position, why, _, columns = scan_columns(
-                file.pages, position, end, file.start, CHUNK, 1 << 30, STORE_TIME, True
+                file.pages, position, end, file.start, CHUNK, 1 << 30, COLUMNS, True
             )
             times = array("q", bytes(columns["store_timestamp"]))
             if times:
@@ -162,8 +176,21 @@ class LogMap:
                 if times[0] < self.last_timestamp or array("q", in_order) != times:
                     self.steps_back.append(file.start + before)
                 self.last_timestamp = in_order[-1]
+            for name in HOSTS:
+                self._look_at_ports(file, name, columns)
             self._progress(position - before)
         return position, why
+
+    def _look_at_ports(self, file: MappedFile, name: str, columns: dict[str, bytes | bytearray]) -> None:
+        ends, values = array("i", bytes(columns[f"{name}.offsets"])), bytes(columns[f"{name}.values"])
+        hosts = [values[start:end].decode() for start, end in pairwise(ends)]
+        bad = {number for number, host in enumerate(hosts) if not 0 <= int(host.rpartition(":")[2]) <= 0xFFFF}
+        if bad:
+            offsets = array("q", bytes(columns["physical_offset"]))
+            for row, number in enumerate(array("i", bytes(columns[name]))):
+                if number in bad:
+                    at = offsets[row] + _port_at(file, offsets[row] - file.start, name)
+                    self.bad_ports.append(BadPort(offsets[row], at, hosts[number]))
 
     def _resume(self, file: MappedFile, at: int, end: int) -> int:
         """Where whole records, or the file's marker, go on behind damage; `end` where neither does."""
@@ -237,3 +264,10 @@ class LogMap:
                     if part != zeroes[: len(part)]:
                         return True
         return False
+
+
+def _port_at(file: MappedFile, position: int, name: str) -> int:
+    """Where in a record a host's port is."""
+    record = StoredRecord(bytes(file.pages[position : position + int.from_bytes(file.pages[position : position + 4])]))
+    behind_born = BORN_HOST_AT + len(record.born_address)
+    return behind_born - 4 if name == "born_host" else behind_born + 8 + len(record.store_address) - 4

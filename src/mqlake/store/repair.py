@@ -159,6 +159,8 @@ class _Repair:
         for fix in self.examined.queues.fixes:
             told = self._path(fix.offset), fix.offset % self._size, len(fix.data)
             yield self._action("mend-header", *told, fix.expected)
+        for port in self._log.bad_ports:
+            yield self._action("mend-host", self._path(port.at), port.at % self._size, 2, f"{port.host} has no port")
         if self._log.tail_is_dirty():
             end = self._log.end
             yield self._action("zero-tail", self._path(end), end % self._size, None, "behind the log's end")
@@ -216,6 +218,7 @@ class _Repair:
             else:
                 writes += fillers(gap.start, gap.end, timestamp)
         writes += [(offset, MARKER.pack(-offset % self._size, MARKER_MAGIC)) for offset, _ in self._log.markers]
+        writes += [(port.at, bytes(2)) for port in self._log.bad_ports]  # the half of a port that is always zero
         return writes + [(fix.offset, fix.data) for fix in self.examined.queues.fixes]
 
     def _keep(self, offset: int, size: int) -> None:
