@@ -1,4 +1,7 @@
-"""Builds the compiled kernel. A failed compilation stops the build; MQLAKE_PURE=1 asks for a pure build by name."""
+"""Builds the compiled kernel and the preload shims of `mqlake torture`.
+
+A failed compilation stops the build; MQLAKE_PURE=1 asks for a pure build by name.
+"""
 
 import os
 import sys
@@ -25,7 +28,13 @@ def extensions() -> list[Extension]:
         extra_compile_args=["-O3", "-fno-strict-aliasing"],
     )
     built: list[Extension] = cythonize([kernel], language_level=3)
-    return built
+    return built + [shim(name) for name in ("failsync", "powercut")]
+
+
+def shim(name: str) -> Extension:
+    """No module to import: a shared object to preload."""
+    source = f"src/mqlake/torture/faults/{name}.c"
+    return Extension(f"mqlake.torture.faults._{name}", sources=[source], libraries=["dl", "pthread"])
 
 
 setup(ext_modules=extensions())

@@ -132,6 +132,34 @@ def their_shared_store(workload: str, count: int) -> Measure:
     return measure
 
 
+def reopened(bench: Bench) -> float:
+    """A store of 10 GiB whose writer died 64 MiB behind its last checkpoint."""
+    bench.ours("crash", "large", mib=int(10240 * bench.scale), since=64)
+    result = bench.ours("reopen", "large")
+    bench.notes["records walked"] = result["walked"]
+    return rate_of(result)
+
+
+def _uncleanly_stopped(bench: Bench) -> Path:
+    """A fresh copy of what RocketMQ wrote: 1 GiB of messages of 1 KiB, with the mark of an unclean stop."""
+    original, copy = bench.directory / "their-gib", bench.directory / "unclean"
+    if not original.exists():
+        bench.theirs("put", "their-gib", count=bench.count(900_000), body=1024, seconds=120, warmup=0)
+    shutil.rmtree(copy, ignore_errors=True)
+    subprocess.run(["cp", "-r", "--sparse=auto", original, copy], check=True)
+    (copy / "abort").touch()
+    return copy
+
+
+def opened_unclean(bench: Bench) -> float:
+    return rate_of(bench.ours("reopen", _uncleanly_stopped(bench).name))
+
+
+def their_opened_unclean(bench: Bench) -> float:
+    result = bench.theirs("open", _uncleanly_stopped(bench).name, count=1, seconds=60)
+    return float(result["startedMillis"][0]) / 1000
+
+
 def rows() -> list[Row]:
     def sync(threads: int, count: int) -> tuple[Measure, Measure]:
         return (
@@ -191,6 +219,15 @@ def rows() -> list[Row]:
             their_shared_store("read", 1_000_000),
         ),
         Row("scan", "scan into Arrow, all columns, CRC", "800 MB/s", lambda b: scan_rate(b), None, "MB/s"),
+        Row("reopen", "reopen after a crash, 10 GiB, 64 MiB since the checkpoint", "1 s", reopened, None, "s"),
+        Row(
+            "unclean",
+            "open RocketMQ's 1 GiB after an unclean stop",
+            "0.5 ×",
+            opened_unclean,
+            their_opened_unclean,
+            "s",
+        ),
         Row("first", "import, open, first durable put", "0.3 s", lambda b: rate_of(b.ours("first_put")), None, "s"),
     ]
 

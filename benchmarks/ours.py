@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import sqlite3
 import subprocess
@@ -150,6 +151,38 @@ def prepare(path: Path, count: int, body: int) -> dict[str, Any]:
     return {}
 
 
+def crash(path: Path, mib: int, since: int) -> dict[str, Any]:
+    """Grow a store to so many MiB, take a checkpoint, write `since` more, and die."""
+    content = random.randbytes(1024)
+    store = MessageStore.open(path)
+    assert store._writer is not None
+
+    def grow(end: int) -> None:
+        while store.end_offset < end:
+            start = store.end_offset
+            store.put_many([Message(TOPIC, content, tags="TagA", keys=key(start + i)) for i in range(1000)])
+
+    grow(mib << 20)
+    store.wait_dispatched(600)
+    store._writer.write_checkpoint()
+    grow(store.end_offset + (since << 20))
+    store.wait_dispatched(600)
+    print(json.dumps({}), flush=True)
+    os._exit(0)
+
+
+def reopen(path: Path) -> dict[str, Any]:
+    """Open a store that was not closed; seconds. It is not closed this time either."""
+    began = time.perf_counter()
+    store = MessageStore.open(path)
+    took = time.perf_counter() - began
+    found = store.recovery
+    assert found is not None
+    report = {"rate": took, "walked": found.walked_count, "reason": found.reason}
+    print(json.dumps(report), flush=True)
+    os._exit(0)
+
+
 def read(path: Path, count: int) -> dict[str, Any]:
     """Batches of 32 as Python objects, over all queues from the start, again and again."""
     with MessageStore.open(path) as store:
@@ -234,6 +267,8 @@ WORKLOADS: dict[str, Callable[..., dict[str, Any]]] = {
     "put_tasks": put_tasks,
     "sqlite": sqlite,
     "prepare": prepare,
+    "crash": crash,
+    "reopen": reopen,
     "read": read,
     "query": query,
     "seek": seek,

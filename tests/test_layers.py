@@ -18,7 +18,8 @@ LAYERS = {
     "logs": {"kernel", "codec", "files", "logs"},
     "store": {"kernel", "codec", "files", "logs", "store"},
     "spark": {"kernel", "codec", "files", "logs", "store", "spark"},
-    "cli": {"kernel", "codec", "files", "logs", "store", "cli"},
+    "torture": {"torture"},  # beside the command line: it uses the public names, as any program would
+    "cli": {"kernel", "codec", "files", "logs", "store", "torture", "cli"},
 }
 OUTSIDE = {
     "cli": {"click", "rich", "pyarrow"},

@@ -7,12 +7,14 @@ from mqlake.config import (
     IndexConfig,
     MemoryConfig,
     PoolConfig,
+    RetentionConfig,
     StoreConfig,
 )
 from mqlake.errors import (
     BadFile,
     CorruptBody,
     CorruptRecord,
+    DiskAboveLimit,
     DiskFull,
     FlushTimeout,
     InvalidConfig,
@@ -29,19 +31,25 @@ from mqlake.errors import (
     UnknownTopic,
 )
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
+from mqlake.store.check import CheckReport, check
+from mqlake.store.findings import Finding, Severity
 from mqlake.store.message_store import MessageStore
 from mqlake.store.read import QueueRange
+from mqlake.store.retention import Retained
 from mqlake.store.stats import StoreStats, TopicStats
 from mqlake.version import __version__
 
 __all__ = [
     "BadFile",
+    "CheckReport",
     "CommitLogConfig",
     "ConsumeQueueConfig",
     "CorruptBody",
     "CorruptRecord",
+    "DiskAboveLimit",
     "DiskFull",
     "Durability",
+    "Finding",
     "FlushConfig",
     "FlushTimeout",
     "IndexConfig",
@@ -58,6 +66,9 @@ __all__ = [
     "PutReceipt",
     "QueueRange",
     "ReadOnlyStore",
+    "Retained",
+    "RetentionConfig",
+    "Severity",
     "StoreClosed",
     "StoreConfig",
     "StoreError",
@@ -68,4 +79,5 @@ __all__ = [
     "TopicStats",
     "UnknownTopic",
     "__version__",
+    "check",
 ]

@@ -176,6 +176,59 @@ class MemoryConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionConfig:
+    """When old files of the log are deleted. Defaults are RocketMQ's; 100 for a percentage is never."""
+
+    enabled: bool = True
+    """Delete by age and by disk use, and refuse puts on a disk that is nearly full; without it only by hand."""
+
+    interval_ms: int = 10_000
+    """Pause between rounds (cleanResourceInterval)."""
+
+    reserved_hours: int = 72
+    """Messages are kept for so long at least (fileReservedTime), read or not, unless the disk runs full."""
+
+    delete_hours: str = "04"
+    """Hours of the day, local time, `;` between them, at which what is older goes (deleteWhen)."""
+
+    used_percent: int = 75
+    """Above this disk use what is older goes at any hour (diskMaxUsedSpaceRatio)."""
+
+    force_percent: int = 85
+    """Above this the oldest files go, however young (diskSpaceCleanForciblyRatio)."""
+
+    force: bool = True
+    """Delete files that are not yet old at all (cleanFileForciblyEnable)."""
+
+    full_percent: int = 90
+    """Above this puts are refused until the disk is at `force_percent` again (diskSpaceWarningLevelRatio)."""
+
+    hard_limit_percent: int = 90
+    """Above this no gate keeps a file any longer (see `store/gates.py`)."""
+
+    batch_files: int = 10
+    """Log files that one round deletes at most (deleteFileBatchMax)."""
+
+    pause_ms: int = 100
+    """Pause between two deletions of log files (deleteCommitLogFilesInterval)."""
+
+    queue_pause_ms: int = 100
+    """Pause behind each queue that lost a file (deleteConsumeQueueFilesInterval)."""
+
+    def __post_init__(self) -> None:
+        _require("interval_ms", self.interval_ms, 1, 86_400_000)
+        _require("reserved_hours", self.reserved_hours, 0, 876_000)
+        _require("used_percent", self.used_percent, 1, 100)
+        _require("force_percent", self.force_percent, 1, self.full_percent)
+        _require("full_percent", self.full_percent, 1, 100)
+        _require("hard_limit_percent", self.hard_limit_percent, 1, 100)
+        _require("batch_files", self.batch_files, 1, 1_000_000)
+        _require("pause_ms", self.pause_ms, 0, 60_000)
+        _require("queue_pause_ms", self.queue_pause_ms, 0, 60_000)
+        parse_hours(self.delete_hours)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """All settings of a store."""
 
@@ -185,6 +238,7 @@ class StoreConfig:
     flush: FlushConfig = field(default_factory=FlushConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
 
     delay_levels: str = DEFAULT_DELAY_LEVELS
     """Durations of the delay levels from 1 on, as number and unit s, m, h or d (messageDelayLevel)."""
@@ -262,6 +316,14 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     return tuple(levels)
 
 
+def parse_hours(text: str) -> frozenset[int]:
+    """`04;16` as numbers."""
+    hours = [part.strip() for part in text.split(";") if part.strip()]
+    if not hours or not all(hour.isdecimal() and int(hour) < 24 for hour in hours):
+        raise InvalidConfig("delete_hours", text, "must be hours from 00 to 23 with ; between them, as 04;16")
+    return frozenset(map(int, hours))
+
+
 def known_properties() -> frozenset[str]:
     """Every setting that a RocketMQ broker of 4.9 or 5.x takes."""
     text = importlib.resources.files("mqlake").joinpath("rocketmq-properties.txt").read_text(encoding="utf-8")
@@ -294,6 +356,11 @@ def _flush_type(name: str, text: str) -> bool:
 def _whole_entries(name: str, text: str) -> int:
     """RocketMQ rounds a queue file's size up to whole entries."""
     return -(-_number(name, text) // 20) * 20
+
+
+def _percent(low: int, high: int) -> Callable[[str, str], int]:
+    """RocketMQ takes a ratio outside of its bounds for the bound."""
+    return lambda name, text: min(max(_number(name, text), low), high)
 
 
 def _join_host(sections: dict[str, dict[str, Any]]) -> None:
@@ -341,6 +408,16 @@ SETTINGS: dict[str, tuple[str, str, Callable[[str, str], object]]] = {
     "commitCommitLogLeastPages": ("pool", "commit_least_pages", _number),
     "commitCommitLogThoroughInterval": ("pool", "commit_thorough_interval_ms", _number),
     "warmMapedFileEnable": ("memory", "warm_files", _truth),
+    "cleanResourceInterval": ("retention", "interval_ms", _number),
+    "fileReservedTime": ("retention", "reserved_hours", _number),
+    "deleteWhen": ("retention", "delete_hours", _text),
+    "diskMaxUsedSpaceRatio": ("retention", "used_percent", _percent(10, 95)),
+    "diskSpaceCleanForciblyRatio": ("retention", "force_percent", _percent(30, 85)),
+    "diskSpaceWarningLevelRatio": ("retention", "full_percent", _percent(35, 90)),
+    "cleanFileForciblyEnable": ("retention", "force", _truth),
+    "deleteFileBatchMax": ("retention", "batch_files", _number),
+    "deleteCommitLogFilesInterval": ("retention", "pause_ms", _number),
+    "deleteConsumeQueueFilesInterval": ("retention", "queue_pause_ms", _number),
     "messageDelayLevel": ("", "delay_levels", _text),
 }
 """RocketMQ's name -> section, setting, how its text is read. File names keep RocketMQ's spelling, slips and all."""

@@ -9,6 +9,7 @@
     ├── ReadOnlyStore         a write to a store that was opened for reading
     ├── StoreFailed           a sync failed: what was appended since is not acknowledged, puts are refused
     ├── DiskFull              a file could not be given its blocks; nothing was written
+    │   └── DiskAboveLimit    the disk is so full that puts are refused; nothing was written
     ├── FlushTimeout          the sync did not end in time: the message is in the log, its durability is unknown
     ├── BadFile               a file of the store has the wrong name or size
     ├── CorruptRecord         bytes in the log that contradict their own header
@@ -25,6 +26,7 @@ Each says where, what was found, what was expected and what to do. Arguments are
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 
@@ -126,6 +128,21 @@ class DiskFull(StoreError):
         return (
             f"{self.path}: {self.size_bytes} bytes could not be allocated ({self.cause}); "
             "free space or use a smaller file size, then put again"
+        )
+
+
+class DiskAboveLimit(DiskFull):
+    """The disk is fuller than configured for. Puts are taken again, without opening anew, once there is space."""
+
+    def __init__(self, path: Path, used_percent: int, full_percent: int, resume_percent: int) -> None:
+        super().__init__(path, 0, f"the disk is {used_percent} % full")
+        self.args = (path, used_percent, full_percent, resume_percent)
+        self.used_percent, self.full_percent, self.resume_percent = used_percent, full_percent, resume_percent
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: the disk is {self.used_percent} % full; puts are refused from above {self.full_percent} % "
+            f"(diskSpaceWarningLevelRatio) until it is at {self.resume_percent} % again: free space"
         )
 
 
@@ -247,3 +264,8 @@ class MissingJava(StoreError):
             f"Spark needs Java {self.needed} or newer; found {self.found}; install one (Debian and Ubuntu: "
             f"apt-get install openjdk-{self.needed}-jre-headless) or point JAVA_HOME at one"
         )
+
+
+def is_disk_full(error: Exception) -> bool:
+    """The disk has no room, or this user may have no more of it."""
+    return isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT))

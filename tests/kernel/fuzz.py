@@ -135,7 +135,9 @@ class Fuzzer:
             rng.choice([len(view), len(view) // 2, 1 << 40]),
         )
         arguments = view, log_start, readable, held, first, rng.choice([0, 500, 1 << 40])
-        both(False, "read_records", *arguments, compiled.StoredRecord)
+        topic, queue_id, number, _ = rng.choice(runs) if runs else ("t", 0, 0, b"")
+        queue = topic.encode("utf-8", "replace"), queue_id, number
+        both(False, "read_records", *arguments, compiled.StoredRecord, *queue)
         both(compare, "count_valid_entries", held, rng.choice([log_start + len(view), 0, (1 << 63) - 1]))
 
     def index(self, rng: random.Random, compare: bool) -> None:
@@ -162,6 +164,10 @@ class Fuzzer:
         if compare:
             assert entered == reference.put_index_keys(content, SLOTS, ENTRIES, keys, 0)
             assert held == content, before.hex()
+        if compare:
+            compiled.link_index_entries(held, SLOTS, ENTRIES)
+            reference.link_index_entries(content, SLOTS, ENTRIES)
+            assert bytes(held) == bytes(content)
         both(compare, "find_index_key", held, SLOTS, ENTRIES, rng.randrange(20), rng.randrange(1 << 40), 1 << 50, 64)
         log = bytearray(reference.encode_record(reference.Message("t", b"b", keys="k"), 0, 0, 9, 5, bytes(8), False))
         mutate(rng, log, rng.randrange(2))

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mqlake.kernel.reference.record import parse
-from mqlake.kernel.types import REASONS, Run
-from tests.kernel.records import damaged
+from mqlake.kernel.types import BAD_ENTRY, REASONS, Run
+from tests.kernel.records import Parts, damaged
 from tests.kernel.strategies import (
     ANY_TEXT,
     DELAYS_MS,
@@ -219,9 +219,11 @@ def test_read_records_agrees_on_what_entries_say_and_on_lies(log: tuple[bytes, i
     entries = data.draw(st.just(entries) | damaged(entries))
     first = data.draw(st.integers(-2, 3) | st.just(0))
     readable = data.draw(st.just(len(content)) | st.integers(-1, len(content) + 1))
+    queues = [(topic.encode(errors="replace"), queue_id, number) for topic, queue_id, number, _ in runs]
+    queue = data.draw(st.sampled_from([*queues, (b"", 0, 0), (b"orders", 1, 7)]))
 
     def read(twin: Any) -> Any:
-        arguments = pages(content), log_start, readable, entries, first, max_bytes, twin.StoredRecord
+        arguments = pages(content), log_start, readable, entries, first, max_bytes, twin.StoredRecord, *queue
         kind, result = outcome(lambda: twin.read_records(*arguments))
         return kind, ([record.record for record in result[0]], *result[1:]) if kind == "returned" else result
 
@@ -231,7 +233,32 @@ def test_read_records_agrees_on_what_entries_say_and_on_lies(log: tuple[bytes, i
 def test_read_records_takes_only_classes_of_stored_records() -> None:
     for twin in (reference, compiled()):
         with pytest.raises(TypeError, match="<class 'bytes'> is no StoredRecord"):
-            twin.read_records(b"", 0, 0, b"", 0, 1, bytes)
+            twin.read_records(b"", 0, 0, b"", 0, 1, bytes, b"t", 0, 0)
+
+
+def test_read_records_takes_a_record_only_under_its_own_number_or_one_of_its_light_queues() -> None:
+    lights = b"INNER_MULTI_DISPATCH\x01%LMQ%a,b\x02INNER_MULTI_QUEUE_OFFSET\x017,9\x02"
+    record = Parts(topic=b"orders", body=b"x", properties=lights).record(0)
+    stored = reference.StoredRecord(record)
+    own = stored.queue_id, stored.queue_offset
+    entry = ENTRY.pack(0, len(record), 0)
+    numbers = {(b"orders", *own): 1, (b"%LMQ%a", 0, 7): 1, (b"b", own[0], 9): 1}
+    wrong = [
+        (b"orders", own[0] + 1, own[1]),
+        (b"orders", own[0], own[1] + 1),
+        (b"order", *own),
+        (b"%LMQ%a", 0, 9),
+        (b"%LMQ%a", 5, 7),
+        (b"b", own[0] + 1, 9),
+        (b"c", own[0], 9),
+    ]
+    for twin in (reference, compiled()):
+        for queue in numbers:
+            found, after, why = twin.read_records(record, 0, len(record), entry, 0, 1, twin.StoredRecord, *queue)
+            assert ([r.record for r in found], after, why) == ([record], 1, 0)
+        for queue in wrong:
+            answer = twin.read_records(record, 0, len(record), entry, 0, 1, twin.StoredRecord, *queue)
+            assert answer == ([], 0, BAD_ENTRY)
 
 
 INDEX_KEYS = st.lists(
@@ -260,6 +287,44 @@ def test_put_index_keys_agrees_and_leaves_the_same_file(
     found = outcome(lambda: compiled().put_index_keys(ours, *geometry, keys, first))
     assert found == outcome(lambda: reference.put_index_keys(theirs, *geometry, keys, first))
     assert ours == theirs
+
+
+@given(index=INDEX_BYTES, keys=INDEX_KEYS, sound=st.booleans())
+def test_link_index_entries_agrees_and_gives_what_entering_gave(index: bytes, keys: bytes, sound: bool) -> None:
+    content = bytearray(INDEX_SIZE if sound else index)
+    if sound:
+        reference.put_index_keys(content, SLOTS, ENTRIES, keys, 0)
+    ours, theirs = bytearray(content), bytearray(content)
+    found = outcome(lambda: compiled().link_index_entries(ours, SLOTS, ENTRIES))
+    assert found == outcome(lambda: reference.link_index_entries(theirs, SLOTS, ENTRIES))
+    assert ours == theirs
+    if sound:
+        assert ours == content
+
+
+@given(index=INDEX_BYTES, keys=INDEX_KEYS, cut=st.integers(0, INDEX_SIZE), sound=st.booleans())
+def test_index_entries_hold_agrees_and_sees_what_is_cut(index: bytes, keys: bytes, cut: int, sound: bool) -> None:
+    content = bytearray(INDEX_SIZE if sound else index)
+    offsets = sorted(KEY.iter_unpack(keys[: len(keys) // 20 * 20]), key=lambda key: key[1])
+    rising = b"".join(KEY.pack(*key) for key in offsets)
+    if sound:
+        reference.put_index_keys(content, SLOTS, ENTRIES, rising, 0)
+    header = bytes(content[:40])
+    cut_off = content[:cut].ljust(len(content), b"\0")
+    for data, head in ((content, header), (cut_off, header), (content, header[:-1])):
+        found = outcome(lambda: compiled().index_entries_hold(data, SLOTS, ENTRIES, head))  # noqa: B023
+        assert found == outcome(lambda: reference.index_entries_hold(data, SLOTS, ENTRIES, head))  # noqa: B023
+
+
+def test_entries_that_a_header_counts_and_a_file_has_lost_are_missed() -> None:
+    index = bytearray(INDEX_SIZE)
+    reference.put_index_keys(index, SLOTS, ENTRIES, b"".join(KEY.pack(n, 100 + n, 1000) for n in range(5)), 0)
+    header = bytes(index[:40])
+    assert compiled().index_entries_hold(index, SLOTS, ENTRIES, header)
+    last = 40 + 4 * SLOTS + 20 * 5
+    assert not compiled().index_entries_hold(index[:last].ljust(INDEX_SIZE, b"\0"), SLOTS, ENTRIES, header)
+    index[last - 12] ^= 1
+    assert not compiled().index_entries_hold(index, SLOTS, ENTRIES, header)
 
 
 def test_a_header_full_of_greatest_numbers_is_used_alike() -> None:

@@ -14,6 +14,7 @@ import pytest
 from mqlake import (
     CommitLogConfig,
     ConsumeQueueConfig,
+    DiskAboveLimit,
     Durability,
     FlushConfig,
     IndexConfig,
@@ -154,13 +155,15 @@ CALLS: dict[str, Callable[[MessageStore], Any]] = {
     "first_offset": lambda s: s.first_offset,
     "end_offset": lambda s: s.end_offset,
     "wait_dispatched": lambda s: s.wait_dispatched(),
+    "retain": lambda s: s.retain(),
+    "retention": lambda s: s.retention,
 }
-WRITES = ("put", "put_many", "put_async", "flush")
+WRITES = ("put", "put_many", "put_async", "flush", "retain", "retention")
 
 
 def test_every_public_call_is_tried_on_a_closed_store() -> None:
     public = {name for name, _ in inspect.getmembers(MessageStore) if not name.startswith("_")}
-    assert public - {"open", "close"} == set(CALLS)
+    assert public - {"open", "close", "recovery"} == set(CALLS)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -195,6 +198,7 @@ def test_errors_survive_pickling_with_their_text() -> None:
         UnknownTopic("t", None, "no topics yet"),
         InvalidConfig("a", 1, "must be 2"),
         StoreClosed(Path("here")),
+        DiskAboveLimit(Path("here"), 91, 90, 85),
     ]
     for error in errors:
         copy = pickle.loads(pickle.dumps(error))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mqlake import CommitLogConfig, DiskFull, MessageStore, NotAStore, StoreError, StoreLocked
-from tests.faults.smalldisk import NotPermitted, mount, unmount
+from mqlake.torture.faults.smalldisk import NotPermitted, mount, unmount
 from tests.helpers import bodies, message, open_small
 
 REMEDIES = (
@@ -79,6 +79,14 @@ def test_a_store_with_rocksdb_queues_is_named_as_such(tmp_path: Path) -> None:
     with pytest.raises(
         NotAStore, match=r"storeType=defaultRocksDB.*not supported; start RocketMQ on it with storeType"
     ):
+        open_small(tmp_path)
+
+
+def test_a_store_with_tiered_storage_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "tieredStoreMetadata.json").write_text("{}")
+    with pytest.raises(NotAStore, match=r"tiered storage, which is not supported; copy commitlog"):
         open_small(tmp_path)
 
 

@@ -285,7 +285,7 @@ def test_a_dispatcher_that_fails_says_so_and_the_next_opening_repairs_the_queues
         def broken(limit: int) -> bool:
             raise OSError(28, "No space left on device")
 
-        side.dispatcher.step = broken  # type: ignore[method-assign]
+        side.dispatcher._step = broken  # type: ignore[method-assign]
         store.put(message(1, queue_id=0))
         assert eventually(lambda: store.stats().failure is not None)
         assert "No space left" in str(store.stats().failure)

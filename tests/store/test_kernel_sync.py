@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.failsync import failing_env
+from mqlake.torture.faults.failsync import failing_env
 from tests.helpers import covers
 
 PROGRAM = """

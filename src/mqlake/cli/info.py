@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from mqlake.cli import show
 from mqlake.cli.options import json_option, open_reader, store_command
 from mqlake.files.layout import Layout
 from mqlake.files.lock import writer_of
+from mqlake.store.recovery import Recovery
+from mqlake.store.retention import GateState, RetentionStats
 
 
 class Usage(NamedTuple):
@@ -83,7 +86,7 @@ class State(NamedTuple):
         if self.writer_pid:
             return f"open: process {self.writer_pid} writes it"
         if self.abort:
-            return "stopped uncleanly (abort is there): the next writer builds queues and index again from the log"
+            return "stopped uncleanly (abort is there): the next writer recovers what came after the last checkpoint"
         return "stopped cleanly"
 
 
@@ -103,9 +106,50 @@ def _facts(store: MessageStore, stats: StoreStats, state: State, message_count: 
         ("log files", f"{stats.log_file_count} of {show.size(stats.file_size_bytes)}"),
         ("queue files", f"{show.count((config.consume_queue.file_size_bytes or 0) // 20)} entries each"),
         ("index files", f"{stats.index_file_count}, {_index_numbers(store)}"),
+        ("deleted", _deleted(stats.retention)),
+        *(("gate", f"{name}: {_gate(gate)}") for name, gate in stats.retention.gates.items()),
+        ("disk", f"{stats.retention.disk_used_percent} % full; {_next_run(stats.retention.next_run_ms)}"),
         ("failure", stats.failure or "none"),
+        ("damage", _damage(stats)),
+        ("last recovery", _recovery(stats.recovery)),
         ("kernel", stats.kernel),
     ]
+
+
+def _deleted(retention: RetentionStats) -> str:
+    return f"{show.count(retention.deleted_file_count)} log files, {show.size(retention.deleted_bytes)}"
+
+
+def _gate(gate: GateState) -> str:
+    lost = f"; lost {show.size(gate.lost_bytes)} to deletion" if gate.lost_bytes else ""
+    return f"needs the log from {gate.offset} on and holds {show.size(gate.held_bytes)} of old files{lost}"
+
+
+def _next_run(when_ms: int) -> str:
+    return f"old files are looked for at {show.moment(when_ms)}" if when_ms else "nobody deletes old files now"
+
+
+def _damage(stats: StoreStats) -> str:
+    if not stats.damage:
+        return "none found"
+    size = sum(end - start for start, end in stats.damage)
+    first = ", ".join(f"[{start}, {end})" for start, end in stats.damage[:3])
+    return f"{show.count(len(stats.damage))} places in the log, {show.size(size)}: {first}"
+
+
+def _recovery(found: Recovery | None) -> str:
+    """What the last writer's opening did, in a line."""
+    if found is None:
+        return "unknown"
+    walked = f"walked {show.count(found.walked_count)} records from {found.trusted} to {found.end}"
+    did = [
+        f"dispatched {show.count(found.dispatched_count)}" if found.dispatched_count else "",
+        f"cut {show.size(found.cut_bytes)}" if found.cut_bytes else "",
+        f"cut {show.count(found.cut_queue_count)} queues" if found.cut_queue_count else "",
+        "built the index anew" if found.index_rebuilt else "",
+        f"found {show.count(len(found.scars))} scars" if found.scars else "",
+    ]
+    return f"{found.reason}: {', '.join([walked, *filter(None, did)])}, in {show.count(found.took_ms)} ms"
 
 
 def _index_numbers(store: MessageStore) -> str:
@@ -135,7 +179,17 @@ def _as_json(
         "indexFileCount": stats.index_file_count,
         "indexSlotCount": store.config.index.slot_count,
         "indexEntryCount": store.config.index.entry_count,
+        "deletedFileCount": stats.retention.deleted_file_count,
+        "deletedBytes": stats.retention.deleted_bytes,
+        "diskUsedPercent": stats.retention.disk_used_percent,
+        "nextCleaning": stats.retention.next_run_ms or None,
+        "gates": {
+            name: {"offset": gate.offset, "heldBytes": gate.held_bytes, "lostBytes": gate.lost_bytes}
+            for name, gate in stats.retention.gates.items()
+        },
         "failure": stats.failure,
+        "damage": [list(place) for place in stats.damage],
+        "recovery": asdict(stats.recovery) if stats.recovery is not None else None,
         "kernel": stats.kernel,
         "files": {
             part.part: {"count": part.file_count, "sizeBytes": part.size_bytes, "diskBytes": part.disk_bytes}

@@ -24,9 +24,10 @@ EXIT_BROKEN_PIPE = 141
 EXIT_CODES = """\b
 Exit codes:
     0  done
-    1  nothing was found (get, find)
+    1  nothing was found (get, find), or a promise was broken (torture)
     2  the command line is wrong
     3  the store, or a file, gave an error: one line on standard error says which
+       (check and repair have their own meanings of 1, 2 and 4: see their --help)
   130  interrupted with Ctrl-C
   141  the program that read the output went away
 """
@@ -59,8 +60,14 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "topics": Entry("topics", "List the topics and their queues."),
         "info": Entry("info", "Show files, sizes, positions, and who writes the store."),
     },
+    "Keep": {
+        "retain": Entry("retain", "Delete the oldest files of the log, by age, size or offset."),
+        "check": Entry("check", "Show every broken promise of a store; nothing is written."),
+        "repair": Entry("repair", "Make a broken store whole again, in place or as a copy."),
+    },
     "Measure": {
         "bench": Entry("bench", "Measure this store, or mmap against write, on your disk."),
+        "torture": Entry("torture", "Kill, cut off, damage and starve stores on your disk; count what was lost."),
     },
     "Shell": {
         "completion": Entry("completion", "Print the completion script of bash, zsh or fish."),

@@ -62,6 +62,14 @@ def moment(text: str) -> int:
         raise click.BadParameter(f"{text!r}; expected {expected}") from None
 
 
+def duration_ms(text: str) -> int:
+    """A length of time as milliseconds: 90s, 30m, 72h or 3d."""
+    form = _AGO.fullmatch(text)
+    if form is None:
+        raise click.BadParameter(f"{text!r}; expected a number and one of s, m, h, d, as 72h")
+    return int(form[1]) * UNITS_MS[form[2]]
+
+
 def byte_count(text: str) -> int:
     """A number of bytes: 1048576, 1024k or 1m."""
     form = _SIZE.fullmatch(text)

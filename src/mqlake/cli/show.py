@@ -170,10 +170,10 @@ class Step:
         if self._progress is not None and self._task is not None:
             self._progress.advance(self._task, by)
 
-    def done(self, completed: float) -> None:
-        """All in all, this much is done."""
+    def done(self, completed: float, total: float | None = None) -> None:
+        """All in all, this much is done; of how much, where that was not known before."""
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=completed)
+            self._progress.update(self._task, completed=completed, total=total)
 
 
 @contextmanager

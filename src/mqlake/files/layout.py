@@ -23,7 +23,19 @@ class Layout:
         self.scratch = self.own / "scratch"
         self.positions = self.own / "positions"
         self.own_checkpoint = self.own / "checkpoint"
+        self.gates = self.own / "gates"
+        self.scars = self.own / "scars"
+        self.last_recovery = self.own / "recovery.json"
+        self.set_aside = self.own / "set-aside"
         self.settings = self.own / "settings.json"
 
     def looks_like_a_store(self) -> bool:
         return any(path.exists() for path in (self.commit_log, self.consume_queues, self.checkpoint, self.own))
+
+    def is_barely_begun(self) -> bool:
+        """Nothing but empty folders of a store: a power cut left some of their names, and nothing was in them yet."""
+        folders = (self.commit_log, self.consume_queues, self.index, self.config, self.own)
+        return all(
+            (entry in folders and entry.is_dir() and not any(entry.iterdir())) or entry in (self.lock, self.abort)
+            for entry in self.root.iterdir()
+        )

@@ -16,7 +16,6 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 
 from mqlake.errors import BadFile, DiskFull
@@ -110,25 +109,34 @@ class MappedFile:
             left = left[written:]
             position += written
 
-    def data_ranges(self, position: int) -> Iterator[tuple[int, int]]:
-        """The ranges behind `position` that may hold something: holes, and blocks never written, are passed over."""
+    def data_ranges(self, position: int) -> list[tuple[int, int]]:
+        """The ranges behind `position` that may hold something: holes, and blocks never written, are passed over.
+
+        All are found before any is read: reading ahead makes pages of blocks never written, which count as data then.
+        """
+        found = []
         while position < self.size:
             try:
                 position = os.lseek(self.descriptor, position, os.SEEK_DATA)
                 stop = min(os.lseek(self.descriptor, position, os.SEEK_HOLE), self.size)
             except OSError:  # nothing but a hole is left
-                return
-            yield position, stop
+                break
+            found.append((position, stop))
             position = stop
+        return found
 
-    def zero_from(self, position: int) -> None:
-        """Make everything behind `position` zero, writing only where it is not."""
+    def zero_from(self, position: int) -> int:
+        """Make everything behind `position` zero, writing only where it is not; where the last of it ended, or 0."""
         zeroes = bytes(1 << 20)
+        behind = 0
         for start, end in self.data_ranges(position):
             for at in range(start, end, len(zeroes)):
-                size = min(end - at, len(zeroes))
-                if self.pages[at : at + size] != zeroes[:size]:
+                held = self.pages[at : min(end, at + len(zeroes))]
+                if held != zeroes[: len(held)]:
+                    size = len(held.rstrip(b"\0"))
                     self.write_at(at, zeroes[:size])
+                    behind = at + size
+        return behind
 
     def sync(self) -> None:
         """Bring all that was written to the disk."""
@@ -159,7 +167,12 @@ def map_pages(descriptor: int, size: int, *, writable: bool) -> mmap.mmap:
 
 def sync_directory(directory: Path) -> None:
     """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sync_file(directory)
+
+
+def sync_file(path: Path) -> None:
+    """Bring a file that is not open, or the names in a directory, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

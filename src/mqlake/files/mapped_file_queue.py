@@ -13,15 +13,18 @@ import threading
 from pathlib import Path
 
 from mqlake.errors import BadFile
-from mqlake.files.mapped_file import MappedFile
+from mqlake.files.mapped_file import MappedFile, sync_directory
 from mqlake.files.names import file_name, list_files
 
 
 class MappedFileQueue:
     """The files of one folder, in order."""
 
-    def __init__(self, directory: Path, file_size: int, *, writable: bool, scratch: Path | None = None) -> None:
-        """`scratch`: where new files are made before they get their name."""
+    def __init__(
+        self, directory: Path, file_size: int, *, writable: bool, scratch: Path | None = None, strict: bool = True
+    ) -> None:
+        """`scratch`: where new files are made before they get their name. `strict`: no other names may be here."""
+        self._strict = strict
         self._scratch = scratch
         self.directory = directory
         self.file_size = file_size
@@ -32,7 +35,7 @@ class MappedFileQueue:
 
     def load(self) -> None:
         """Take the folder as it is. A last file without a byte is no file: a crash between making and sizing it."""
-        found = list_files(self.directory)
+        found = list_files(self.directory, strict=self._strict)
         if found and found[-1][1] == 0:
             start, _ = found.pop()
             if self._writable:
@@ -82,6 +85,8 @@ class MappedFileQueue:
         with self._lock:
             file = self._files.get(start)
             if file is None:
+                if start not in self._starts:
+                    return None
                 path = self.directory / file_name(start)
                 try:
                     file = MappedFile.open(path, start, self.file_size, writable=self._writable)
@@ -111,27 +116,65 @@ class MappedFileQueue:
             with self._lock:
                 self._files = {start: file for start, file in self._files.items() if start in set(self._starts)}
 
-    def truncate_to(self, offset: int) -> None:
-        """Forget everything from `offset` on: files behind it are deleted, the rest of its own is zeroed."""
+    def truncate_to(self, offset: int) -> int:
+        """Forget everything from `offset` on: files behind it are deleted, the rest of its own is zeroed.
+
+        Returns how far behind `offset` something was. Where anything was, it is gone from the disk on return.
+        """
+        behind = offset
         for start in reversed(self._starts):
             if start >= offset and start != self.first_offset:
+                behind = max(behind, start + self.file_size)
                 self._remove(start)
+        if behind > offset:
+            sync_directory(self.directory)
         file = self.file_at(offset)
         if file is not None:
-            file.zero_from(max(0, offset - file.start))
+            zeroed = file.zero_from(max(0, offset - file.start))
+            if zeroed:
+                file.sync()
+                behind = max(behind, file.start + zeroed)
+        return behind - offset
 
     def delete_before(self, offset: int) -> int:
-        """Delete files that end at or before `offset`, oldest first, never the last; how many went."""
+        """Delete files that end at or before `offset`, oldest first, never the last; how many went.
+
+        Each name is gone from the disk before the next is touched: until its folder is synced, a power cut may bring
+        back any of the names removed since, and a queue with a file missing in the middle is not a queue.
+        """
         count = 0
         while len(self._starts) > 1 and self._starts[0] + self.file_size <= offset:
-            self._remove(self._starts[0])
+            self._delete_first()
+            sync_directory(self.directory)
             count += 1
         return count
 
+    def _delete_first(self) -> None:
+        """Readers learn it first. A name that cannot be removed is taken back: nothing behind it may go."""
+        start = self._starts[0]
+        with self._lock:
+            self._forget(self._starts[1:])
+        try:
+            (self.directory / file_name(start)).unlink(missing_ok=True)
+        except OSError:
+            with self._lock:
+                self._starts = (start, *self._starts)
+            raise
+
+    def forget_before(self, offset: int) -> None:
+        """Another process deleted the files that end at or before `offset`: let go of them. The last stays."""
+        with self._lock:
+            last = self._starts[-1:]
+            self._forget(tuple(s for s in self._starts if s + self.file_size > offset or (s,) == last))
+
+    def _forget(self, kept: tuple[int, ...]) -> None:
+        for start in set(self._starts).difference(kept):
+            self._files.pop(start, None)
+        self._starts = kept
+
     def _remove(self, start: int) -> None:
         with self._lock:
-            self._starts = tuple(kept for kept in self._starts if kept != start)
-            self._files.pop(start, None)
+            self._forget(tuple(kept for kept in self._starts if kept != start))
             (self.directory / file_name(start)).unlink(missing_ok=True)
 
     def close(self) -> None:

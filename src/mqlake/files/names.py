@@ -13,8 +13,23 @@ def file_name(start: int) -> str:
     return f"{start:020d}"
 
 
-def list_files(directory: Path) -> list[tuple[int, int]]:
-    """Start and size of every file of a queue, in order; folders are skipped, and a missing folder is an empty one."""
+def list_files(directory: Path, *, strict: bool = True) -> list[tuple[int, int]]:
+    """Start and size of every file of a queue, in order; folders are skipped, and a missing folder is an empty one.
+
+    What is no file, or has a name that is no offset, is an error, or passed over where that is not `strict`.
+    """
+    while True:
+        try:
+            return _list_once(directory, strict)
+        except _Vanished:  # a writer deleted it meanwhile: a list half old and half new may lack one in the middle
+            continue
+
+
+class _Vanished(Exception):
+    """A file was deleted between listing its name and looking at it."""
+
+
+def _list_once(directory: Path, strict: bool) -> list[tuple[int, int]]:
     found = []
     try:
         entries = list(os.scandir(directory))
@@ -23,20 +38,15 @@ def list_files(directory: Path) -> list[tuple[int, int]]:
     for entry in entries:
         try:
             status = entry.stat()
-        except FileNotFoundError:  # deleted since the folder was listed
-            continue
-        if stat.S_ISDIR(status.st_mode):
-            continue
-        if not (entry.name.isascii() and entry.name.isdigit() and entry.name == file_name(int(entry.name))):
-            raise BadFile(
-                Path(entry.path),
-                "a name that is no offset",
-                "only files named by 20 digits here; move it away",
-            )
-        found.append((int(entry.name), status.st_size))
+        except FileNotFoundError:
+            if not entry.is_symlink():
+                raise _Vanished from None
+            status = entry.stat(follow_symlinks=False)
+        is_offset = entry.name.isascii() and entry.name.isdigit() and entry.name == file_name(int(entry.name))
+        is_file = stat.S_ISREG(status.st_mode)
+        if is_offset and is_file:
+            found.append((int(entry.name), status.st_size))
+        elif strict and (is_offset or not stat.S_ISDIR(status.st_mode)):
+            what = "a name that is no offset" if is_file else "no regular file"
+            raise BadFile(Path(entry.path), what, "only files named by 20 digits here; move it away")
     return sorted(found)
-
-
-def size_on_disk(directory: Path) -> int | None:
-    """The size of the files of a queue: that of the first that has one; None where there is none yet."""
-    return next((size for _, size in list_files(directory) if size), None)

@@ -89,10 +89,15 @@ class Preallocator:
 
     def _make(self, start: int) -> MappedFile | DiskFull:
         began = time.monotonic()
+        path = self._spare / file_name(start)
         try:
-            file = MappedFile.create(self._spare / file_name(start), start, self._file_size, reserve=True)
+            file = MappedFile.create(path, start, self._file_size, reserve=True)
+            file.sync()  # its size: no power cut may leave a short file among those of the log
         except DiskFull as error:
             return error
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            return DiskFull(path, self._file_size, error.strerror or str(error))
         took = time.monotonic() - began
         if took > SLOW_S:
             _log.warning("making %s took %.0f ms", file.path.name, took * 1000)

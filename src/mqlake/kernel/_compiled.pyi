@@ -113,6 +113,7 @@ class Appender:
     end: int
     file_start: int
     position: int
+    last_timestamp: int
     on_slow: Callable[[int, int], None] | None
     states: dict[str, TopicState]
     def __init__(
@@ -202,12 +203,23 @@ def pick_columns(
 ) -> Scanned: ...
 def count_valid_entries(entries: Readable, log_end: int) -> int: ...
 def read_records(
-    log: Readable, log_start: int, readable: int, entries: Readable, first: int, max_bytes: int, kind: type[Kind]
+    log: Readable,
+    log_start: int,
+    readable: int,
+    entries: Readable,
+    first: int,
+    max_bytes: int,
+    kind: type[Kind],
+    topic: bytes,
+    queue_id: int,
+    start: int,
 ) -> tuple[list[Kind], int, int]: ...
 def seek_timestamp(
     entries: Readable, low: int, high: int, timestamp: int, file_at: Callable[[int], LogFile | None]
 ) -> int: ...
 def put_index_keys(index: Writable, slot_count: int, entry_count: int, keys: Readable, first: int) -> int: ...
+def link_index_entries(index: Writable, slot_count: int, entry_count: int) -> None: ...
+def index_entries_hold(index: Readable, slot_count: int, entry_count: int, header: Readable) -> bool: ...
 def find_index_key(
     index: Readable,
     slot_count: int,
@@ -232,6 +244,12 @@ def find_messages(
     file_at: Callable[[int], LogFile | None],
     kind: type[Kind],
 ) -> list[Kind]: ...
+def check_index(
+    index: Readable, slot_count: int, entry_count: int, next_entry: int, live: bool
+) -> tuple[list[tuple[int, int, int, int]], int]: ...
+def match_index_keys(
+    index: Readable, slot_count: int, entry_count: int, entry: int, next_entry: int, keys: Readable, first: int
+) -> tuple[int, int, int, list[int], int, list[int], list[int]]: ...
 def populate(pages: Writable, start: int, size: int) -> bool: ...
 def lock_memory(pages: Writable) -> None: ...
 def unlock_memory(pages: Writable) -> None: ...

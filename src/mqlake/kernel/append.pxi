@@ -47,7 +47,8 @@ cdef class Appender:
     cdef int64_t max_body
     cdef bint append_crc
     cdef int64_t slow_ns
-    cdef int64_t last_timestamp
+    cdef public int64_t last_timestamp
+    """Store times do not run back along the log: of a clock that does, this is taken."""
     cdef bint is_open
     cdef Py_buffer target
     cdef bint has_target

@@ -3,7 +3,7 @@
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 cdef extern from "Python.h":
@@ -133,3 +133,8 @@ cdef Py_ssize_t decode_utf8(const uint8_t* p, Py_ssize_t room, uint32_t* code) n
         low, high = 0x80, 0xBF
     code[0] = value
     return more + 1
+
+
+cdef inline bint is_equal(const uint8_t* p, Py_ssize_t size, const uint8_t* text, Py_ssize_t text_size) noexcept:
+    """Two texts are the same; an empty one is none."""
+    return size == text_size and size > 0 and memcmp(p, text, size) == 0

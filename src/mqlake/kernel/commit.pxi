@@ -170,8 +170,8 @@ cdef class GroupCommit:
         elif self.serving:
             if self.is_wanted():
                 pthread_cond_signal(&self.called)
-        else:
-            pthread_cond_signal(&self.bells[(self.number + 1) & 1])
+        else:  # whoever is woken first leads, unless this sync covered it: so wake all
+            pthread_cond_broadcast(&self.bells[(self.number + 1) & 1])
 
     cdef void tell_watchers(self) noexcept nogil:
         cdef int i

@@ -86,6 +86,69 @@ cdef bint put_index_key(uint8_t* index, int32_t slots, int32_t entries, const ui
     return True
 
 
+def link_index_entries(index, int32_t slot_count, int32_t entry_count):
+    """Link the entries that the header counts into their chains again: slots, and each entry's previous one."""
+    cdef Py_buffer view
+    cdef uint8_t* p
+    cdef uint8_t* slot
+    cdef uint8_t* entry
+    cdef int32_t number, count, key_hash
+    PyObject_GetBuffer(index, &view, PyBUF_WRITABLE)
+    try:
+        require_index_geometry(view.len, slot_count, entry_count)
+        p = <uint8_t*> view.buf
+        with nogil:
+            count = min(get32(p + 36), entry_count)
+            memset(p + INDEX_HEADER_SIZE, 0, 4 * <size_t> slot_count)
+            entry = p + INDEX_HEADER_SIZE + 4 * <int64_t> slot_count
+            for number in range(1, count):
+                entry += INDEX_ENTRY_SIZE
+                key_hash = get32(entry)
+                slot = p + INDEX_HEADER_SIZE + 4 * <int64_t> ((key_hash if key_hash >= 0 else 0) % slot_count)
+                if get32(entry + 16) != get32(slot):
+                    set32(entry + 16, get32(slot))
+                set32(slot, number)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def index_entries_hold(index, int32_t slot_count, int32_t entry_count, header):
+    """The entries that a header counts are there: their offsets rise from its begin offset to its end offset."""
+    cdef Py_buffer view
+    cdef Py_buffer header_view
+    cdef const uint8_t* entry
+    cdef int32_t number, count
+    cdef int64_t offset, begin, end
+    cdef bint holds = True
+    PyObject_GetBuffer(header, &header_view, PyBUF_SIMPLE)
+    try:
+        if header_view.len != INDEX_HEADER_SIZE:
+            raise ValueError(f"a header has {INDEX_HEADER_SIZE} bytes, not {header_view.len}")
+        begin = get64(<const uint8_t*> header_view.buf + 16)
+        end = get64(<const uint8_t*> header_view.buf + 24)
+        count = get32(<const uint8_t*> header_view.buf + 36)
+    finally:
+        PyBuffer_Release(&header_view)
+    PyObject_GetBuffer(index, &view, PyBUF_SIMPLE)
+    try:
+        require_index_geometry(view.len, slot_count, entry_count)
+        if count > entry_count:
+            return False
+        with nogil:
+            entry = <const uint8_t*> view.buf + INDEX_HEADER_SIZE + 4 * <int64_t> slot_count
+            offset = begin
+            for number in range(1, count):
+                entry += INDEX_ENTRY_SIZE
+                if get64(entry + 4) < offset or (number == 1 and get64(entry + 4) != begin) or get32(entry + 12) < 0:
+                    holds = False
+                    break
+                offset = get64(entry + 4)
+            holds = holds and (count <= 1 or offset == end)
+    finally:
+        PyBuffer_Release(&view)
+    return holds
+
+
 def find_index_key(index, int32_t slot_count, int32_t entry_count, int32_t key_hash, int64_t begin_timestamp,
                    int64_t end_timestamp, Py_ssize_t limit):
     """Physical offsets entered under a hash within a span of time, newest first, at most `limit`."""

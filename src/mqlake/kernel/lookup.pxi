@@ -114,21 +114,17 @@ cdef object matching_record(int64_t offset, Lookup* lookup, LogWindow window, ki
     cdef const uint8_t* p = window.at(offset, &size)
     if p == NULL or parse(p, min(size, lookup.readable - offset), offset, True, &r) <= 0:
         return None
-    if not is_text(p + r.topic_at, r.topic_size, lookup.topic, lookup.topic_size):
+    if not is_equal(p + r.topic_at, r.topic_size, lookup.topic, lookup.topic_size):
         return None
     if not lookup.begin_timestamp <= r.store_timestamp <= lookup.end_timestamp:
         return None
     wanted_properties(p + r.properties_at, r.properties_size, &w)
     if lookup.tag:
-        if not is_text(w.tags, w.tags_size, lookup.key, lookup.key_size):
+        if not is_equal(w.tags, w.tags_size, lookup.key, lookup.key_size):
             return None
     elif not has_key(&w, lookup.key, lookup.key_size):
         return None
     return stored_record(kind, p, &r)
-
-
-cdef inline bint is_text(const uint8_t* p, Py_ssize_t size, const uint8_t* text, Py_ssize_t text_size) noexcept:
-    return size == text_size and size > 0 and memcmp(p, text, size) == 0
 
 
 cdef bint has_key(Wanted* w, const uint8_t* key, Py_ssize_t key_size) noexcept:
@@ -136,12 +132,12 @@ cdef bint has_key(Wanted* w, const uint8_t* key, Py_ssize_t key_size) noexcept:
     cdef const uint8_t* at = w.keys
     cdef const uint8_t* end = at + w.keys_size
     cdef const uint8_t* stop
-    if is_text(w.unique_key, w.unique_key_size, key, key_size):
+    if is_equal(w.unique_key, w.unique_key_size, key, key_size):
         return True
     while at < end:
         stop = <const uint8_t*> memchr(at, 32, end - at)
         stop = end if stop == NULL else stop
-        if is_text(at, stop - at, key, key_size):
+        if is_equal(at, stop - at, key, key_size):
             return True
         at = stop + 1
     return False

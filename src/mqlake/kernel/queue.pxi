@@ -33,13 +33,16 @@ def count_valid_entries(entries, int64_t log_end):
     return count
 
 
-def read_records(log, int64_t log_start, Py_ssize_t readable, entries, Py_ssize_t first, int64_t max_bytes, kind):
+def read_records(log, int64_t log_start, Py_ssize_t readable, entries, Py_ssize_t first, int64_t max_bytes, kind,
+                 bytes topic not None, int32_t queue_id, int64_t start):
     """Copy out the records that entries point at, from entry `first` on, while they lie in this stretch of the log.
 
-    `log` holds the log from offset `log_start` on, `readable` bytes of it. Every record is checked, CRC included.
+    `log` holds the log from offset `log_start` on, `readable` bytes of it. Every record is checked, CRC included, and
+    must be the one of its number: the entries are those of a queue of `topic` from number `start` on.
     `kind` is the class, a StoredRecord, that they are made into.
     Returns the records, the entry where reading stopped, and why: 0 (all read, the next lies outside, or `max_bytes`
-    are full; one record always fits) or the code of `check_record` for the record that is damaged.
+    are full; one record always fits) or the code of `check_record` for the record that is damaged, or BAD_ENTRY (-7)
+    where another record is there than the entry must name.
     """
     cdef Py_buffer log_view
     cdef Py_buffer entry_view
@@ -71,7 +74,9 @@ def read_records(log, int64_t log_start, Py_ssize_t readable, entries, Py_ssize_
                              get32(entry + ENTRY_SIZE + 8))
                 result = parse(<const uint8_t*> log_view.buf + at, readable - at, log_start + at, True, &record)
                 if result != size:
-                    return found, first, result if result < 0 else BAD_SIZE
+                    return found, first, result if result < 0 else BAD_ENTRY
+                if not is_numbered(<const uint8_t*> log_view.buf + at, &record, topic, queue_id, start + first):
+                    return found, first, BAD_ENTRY
                 found.append(stored_record(kind, <const uint8_t*> log_view.buf + at, &record))
                 taken += size
                 first += 1
@@ -80,6 +85,39 @@ def read_records(log, int64_t log_start, Py_ssize_t readable, entries, Py_ssize_
     finally:
         PyBuffer_Release(&log_view)
     return found, first, 0
+
+
+cdef inline bint is_text(const uint8_t* p, Py_ssize_t size, bytes text) noexcept:
+    return is_equal(p, size, <const uint8_t*> PyBytes_AS_STRING(text), len(text))
+
+
+cdef inline bint is_numbered(const uint8_t* p, Record* r, bytes topic, int32_t queue_id, int64_t number) noexcept:
+    """The record has this number in this queue: as its own, or as one of the light queues that it names."""
+    if r.queue_offset == number and r.queue_id == queue_id and is_text(p + r.topic_at, r.topic_size, topic):
+        return True
+    return is_in_light_queue(p, r, topic, queue_id, number)
+
+
+cdef bint is_in_light_queue(const uint8_t* p, Record* r, bytes topic, int32_t queue_id, int64_t number) noexcept:
+    cdef Wanted w
+    cdef const uint8_t* name
+    cdef const uint8_t* names_end
+    cdef const uint8_t* name_stop
+    cdef const uint8_t* offset
+    cdef const uint8_t* offsets_end
+    cdef const uint8_t* offset_stop
+    wanted_properties(p + r.properties_at, r.properties_size, &w)
+    name, names_end = w.light_names, w.light_names + w.light_names_size
+    offset, offsets_end = w.light_offsets, w.light_offsets + w.light_offsets_size
+    while name < names_end and offset < offsets_end:
+        name_stop = <const uint8_t*> memchr(name, 44, names_end - name)
+        name_stop = names_end if name_stop == NULL else name_stop
+        offset_stop = <const uint8_t*> memchr(offset, 44, offsets_end - offset)
+        offset_stop = offsets_end if offset_stop == NULL else offset_stop
+        if is_text(name, name_stop - name, topic) and decimal(offset, offset_stop - offset) == number:
+            return queue_id == (0 if name_stop - name >= 5 and memcmp(name, b"%LMQ%", 5) == 0 else r.queue_id)
+        name, offset = name_stop + 1, offset_stop + 1
+    return False
 
 
 cdef inline void prefetch_record(const uint8_t* log, int64_t readable, int64_t at, int64_t size) noexcept nogil:

@@ -22,6 +22,8 @@ cdef enum:
     TRANSACTION_MASK = 0xC
     MAX_PROPERTIES = 32767
     CRC_PROPERTY_SIZE = 20
+    SECTOR = 512
+    MAX_ZEROES = 4              # the lengths of an empty topic and of no properties are zeroes
 
 # What `check_record` answers where there is no record. The same numbers stand in reference/record.py.
 cdef enum:
@@ -32,6 +34,8 @@ cdef enum:
     BAD_LENGTHS = -4            # body, topic and properties do not add up to the record's size
     BAD_OFFSET = -5             # the record says that it lies elsewhere
     BAD_CRC = -6
+    BAD_ENTRY = -7              # a queue's entry names another record than that of its number
+    TORN = -8                   # a part of it was never written
     REACHED_END = 1             # a walk came to the end of its stretch
 
 cdef struct Record:
@@ -126,8 +130,30 @@ def check_record(data, Py_ssize_t position, Py_ssize_t end, int64_t physical_off
         PyBuffer_Release(&view)
 
 
+cdef bint is_torn(const uint8_t* p, int64_t offset, Record* r) noexcept nogil:
+    """Zeroes where no writer leaves any: the store time, the end of topic or properties, or a sector's worth of these.
+
+    Topic and properties are under no CRC, and disks write sectors of 512 bytes, in any order.
+    """
+    cdef int64_t at = r.topic_at
+    cdef int64_t stop
+    if r.store_timestamp == 0 or (r.topic_size and p[r.topic_at + r.topic_size - 1] == 0) \
+            or (r.properties_size and p[r.size - 1] == 0):
+        return True
+    while at < r.size:
+        stop = min(r.size, ((offset + at) // SECTOR + 1) * SECTOR - offset)
+        if stop - at > MAX_ZEROES and all_zero(p + at, stop - at):
+            return True
+        at = stop
+    return False
+
+
+cdef inline bint all_zero(const uint8_t* p, int64_t size) noexcept nogil:
+    return p[0] == 0 and memcmp(p, p + 1, size - 1) == 0
+
+
 def walk_records(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, bint check_crc):
-    """Step over the records in [position, end) of a log file, as far as they hold.
+    """Step over the records in [position, end) of a log file, as far as they hold; with `check_crc` none may be torn.
 
     Returns where it stopped, why (1 = `end`, 0 = end-of-file marker, negative = code of `check_record`), the number of
     records, and physical offset and store time of the last of them (-1 and 0 where there is none).
@@ -146,6 +172,8 @@ def walk_records(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, bi
             while position < end:
                 result = parse(<const uint8_t*> view.buf + position, end - position, log_start + position, check_crc,
                                &record)
+                if result > 0 and check_crc and is_torn(<const uint8_t*> view.buf + position, log_start + position, &record):
+                    result = TORN
                 if result <= 0:
                     break
                 last, timestamp = log_start + position, record.store_timestamp

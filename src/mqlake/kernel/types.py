@@ -16,6 +16,8 @@ BAD_SIZE = -3
 BAD_LENGTHS = -4
 BAD_OFFSET = -5
 BAD_CRC = -6
+BAD_ENTRY = -7
+TORN = -8
 REACHED_END = 1
 """dispatch_records came to the end of its stretch."""
 
@@ -26,6 +28,8 @@ REASONS = {
     BAD_LENGTHS: "body, topic and properties do not add up to its size",
     BAD_OFFSET: "it names another physical offset than its own",
     BAD_CRC: "the body's CRC differs from the one in its header",
+    TORN: "a part of it was never written",
+    BAD_ENTRY: "the queue's entry names another record than that of its number",
 }
 
 

@@ -33,7 +33,7 @@ from mqlake.kernel.hosts import pack_host
 from mqlake.kernel.types import REASONS
 from mqlake.logs.stretch import Stretch
 from mqlake.logs.topic_table import TopicTable, require_light_queue
-from mqlake.message import Durability, Message, PutReceipt
+from mqlake.message import Durability, Message, PutReceipt, StoredMessage
 
 MARKER: Final = struct.Struct(">iI")
 MARKER_MAGIC: Final = 0xCBD43194
@@ -69,6 +69,18 @@ class CommitLog:
     def first_offset(self) -> int:
         return self.files.first_offset
 
+    def file_time_ms(self, start: int) -> int:
+        """When the newest record of a file, not the last one, was stored; milliseconds since 1970.
+
+        The first record of the next file bounds it from above, and costs one look. A file's own modification time,
+        which RocketMQ takes, lags behind what is written through a mapping and is set anew by a copy of the store: it
+        stands in only where that record cannot be read.
+        """
+        try:
+            return StoredMessage(self.record_at(start + self.file_size, self.committed)).store_timestamp
+        except StoreError:
+            return (self.files.directory / file_name(start)).stat().st_mtime_ns // 1_000_000
+
     def stretch(self, start: int, stop: int) -> Stretch | None:
         """The part of [start, stop) that lies in one file; None where the file is gone."""
         file = self.files.file_at(start)
@@ -101,6 +113,13 @@ class CommitLog:
             raise CorruptRecord(stretch.file, offset, REASONS[size])
         raise NoSuchMessage(f"physical offset {offset}", f"no record begins here: {REASONS[size]}")
 
+    def require_record(self, offset: int, readable: int) -> None:
+        """CorruptRecord where neither a record nor an end-of-file marker begins at an offset."""
+        stretch = self.stretch(offset, readable)
+        size = check_record(stretch.data, stretch.position, stretch.end, offset, False) if stretch is not None else 1
+        if stretch is not None and size < 0:
+            raise CorruptRecord(stretch.file, offset, REASONS[size])
+
 
 class LogWriter(CommitLog):
     """The log with its write position. Made by `Engine`, once recovery has found where the log ends."""
@@ -111,10 +130,11 @@ class LogWriter(CommitLog):
         config: CommitLogConfig,
         end: int,
         words: memoryview,
+        last_timestamp: int = 0,
         *,
         pool: TransientPool | None,
     ) -> None:
-        """`words` are the store's live positions."""
+        """`words` are the store's live positions; `last_timestamp` is the last record's store time."""
         super().__init__(files, end)
         self._words = words
         self._pool = pool
@@ -126,6 +146,7 @@ class LogWriter(CommitLog):
             config.slow_append_ms * 1_000_000,
             words[APPENDED : APPENDED + 1] if pool is None else None,
         )
+        self._appender.last_timestamp = last_timestamp
         self._appender.on_slow = _warn_slow
         self.group = GroupCommit(self._appender, words[DURABLE : DURABLE + 1])
         """Who syncs the log, and who waits for it."""
@@ -136,6 +157,8 @@ class LogWriter(CommitLog):
         self._buffers: dict[int, mmap.mmap] = {}
         self._marker_ends: dict[int, int] = {}
         self._new_names = False
+        self._names_failure: OSError | None = None
+        """A sync of the folder failed: no later sync of the log can succeed."""
         self._file: MappedFile | None = None
         self._target: mmap.mmap | None = None
 
@@ -266,18 +289,31 @@ class LogWriter(CommitLog):
             raise InvalidMessage("message", f"{needed} bytes as a record", expected)
         old = self._file
         start = old.end if old is not None else self.files.end_offset
+        self._sync_names()
         file = self._preallocator.take(start)  # others go on in the old file meanwhile
         try:
             target = self._target_for(file)
+            file.rename(self.files.directory / file_name(start))
         except DiskFull:
             file.delete()
             raise
-        file.rename(self.files.directory / file_name(start))
+        except OSError as error:
+            file.delete()
+            raise DiskFull(file.path, file.size, error.strerror or str(error)) from error
         self._new_names = True
         if old is not None:
             self._close_file(old)
         self.files.add(file)
         self._write_to(file, target, 0)
+
+    def _sync_names(self) -> None:
+        """A file gets its name when the name before is on the disk: a power cut must not leave a gap between files."""
+        if self._new_names and self._names_failure is None:
+            self._new_names = False  # first: a name that comes from here on needs another
+            try:
+                sync_directory(self.files.directory)
+            except OSError as error:
+                self._names_failure = error
 
     def _close_file(self, file: MappedFile) -> None:
         self._appender.close()
@@ -295,6 +331,20 @@ class LogWriter(CommitLog):
         with self._lock:
             self._appender.close()
             self.refusal = refusal
+
+    def pause(self, refusal: Callable[[], StoreError]) -> None:
+        """Refuse puts until `resume`; nothing changes where they are refused already."""
+        with self._lock:
+            if self.refusal is None:
+                self._appender.close()
+                self.refusal = refusal
+
+    def resume(self, refusal: Callable[[], StoreError]) -> None:
+        """Take puts again, if this is what they are refused for."""
+        with self._lock:
+            if self.refusal == refusal:
+                self.refusal = None
+                self._appender.reopen()
 
     def close(self) -> None:
         """Let go of the file that was written; `refuse` came before."""
@@ -332,9 +382,9 @@ class LogWriter(CommitLog):
 
     def sync(self, start: int, stop: int) -> None:
         """Bring [start, stop) to the disk, and the names of new files with it."""
-        if self._new_names:
-            self._new_names = False
-            sync_directory(self.files.directory)
+        self._sync_names()
+        if self._names_failure is not None:
+            raise self._names_failure
         for file_start in self.files.starts:
             if file_start < stop and file_start + self.file_size > start:
                 file = self.files.file_at(file_start)

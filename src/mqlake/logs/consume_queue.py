@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER, FILLER_SIZE, QueueEntry
-from mqlake.files.mapped_file import MappedFile
+from mqlake.files.mapped_file import MappedFile, sync_directory
 from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.kernel import count_valid_entries
 
@@ -28,17 +28,18 @@ class ConsumeQueue:
     """The entries of one queue."""
 
     def __init__(self, directory: Path, file_size: int, *, writable: bool, scratch: Path | None = None) -> None:
-        self.files = MappedFileQueue(directory, file_size, writable=writable, scratch=scratch)
+        self.files = MappedFileQueue(directory, file_size, writable=writable, scratch=scratch, strict=False)
         self.end = 0
         """The number behind the last entry."""
         self._dirty: set[int] = set()
-        self._first = 0
-        self._first_of = -1
+        self._new_names = False
+        self._first = (-1, 0)
+        """Where the log began when it was last asked, and the first entry then: one value, for readers race."""
 
-    def load(self, log_end: int) -> None:
-        """Find the last entry that is whole and points into the log."""
+    def load(self, log_end: int, end: int | None = None) -> None:
+        """Take the queue up to `end` as it is; else find the last entry that is whole and points into the log."""
         self.files.load()
-        self.end = self._find_end(log_end)
+        self.end = self._find_end(log_end) if end is None else max(end, self.files.first_offset // ENTRY_SIZE)
 
     def _find_end(self, log_end: int) -> int:
         for start in reversed(self.files.starts):
@@ -68,8 +69,12 @@ class ConsumeQueue:
 
         A queue that begins above 0, or whose messages before these were lost, is filled up with entries of no message.
         Those in the middle carry the offset of the message behind them, so that offsets rise along the queue.
+        Where an entry names another record already, and in the order of the log, the number of the new one is damaged:
+        False.
         """
         position = first * ENTRY_SIZE
+        if first < self.end and not self._may_replace(first, entries):
+            return False
         if not self.files.starts:
             self._begin_at(position)
         elif position < self.files.first_offset or position > self.end * ENTRY_SIZE + MAX_GAP_BYTES:
@@ -80,10 +85,44 @@ class ConsumeQueue:
         self.end = max(self.end, first + len(entries) // ENTRY_SIZE)
         return True
 
+    def _may_replace(self, first: int, entries: bytes) -> bool:
+        """Entries that are there may be written again, and take the place of none, or of one that is out of order."""
+        count = len(entries) // ENTRY_SIZE
+        for number in range(first, min(first + count, self.end)):
+            old = self.entry(number)
+            new = QueueEntry(*ENTRY.unpack_from(entries, (number - first) * ENTRY_SIZE))
+            if old is None or old.size in (FILLER_SIZE, 0) or old[:2] == new[:2]:
+                continue
+            if number > first:
+                before = ENTRY.unpack_from(entries, (number - first - 1) * ENTRY_SIZE)[0]
+            else:
+                neighbour = self.entry(number - 1) if number else None
+                known = neighbour is not None and neighbour.size != FILLER_SIZE
+                before = neighbour.physical_offset if neighbour is not None and known else -1 if count == 1 else 1 << 63
+            if before < old.physical_offset:
+                return False
+        return True
+
+    def fill_to(self, end: int) -> None:
+        """Number what comes next from `end` on: the messages before are no longer in the log."""
+        if end <= self.end:
+            return
+        if not self.files.starts:
+            self._begin_at(end * ENTRY_SIZE)
+        else:
+            last = self.entry(self.end - 1) or NO_MESSAGE
+            filler = ENTRY.pack(last.physical_offset, FILLER_SIZE, 0)
+            self._fill(self.end * ENTRY_SIZE, end * ENTRY_SIZE, filler)
+        self.end = end
+
     def _begin_at(self, position: int) -> None:
         start = position - position % self.files.file_size
-        self.files.create(start, reserve=False)
+        self._create(start)
         self._fill(start, position, FILLER)
+
+    def _create(self, start: int) -> None:
+        self._new_names = True
+        self.files.create(start, reserve=False)
 
     def _fill(self, position: int, stop: int, filler: bytes) -> None:
         while position < stop:
@@ -104,23 +143,27 @@ class ConsumeQueue:
     def _file_for(self, position: int) -> MappedFile:
         file = self.files.file_at(position)
         while file is None:
-            self.files.create(self.files.end_offset, reserve=False)
+            self._create(self.files.end_offset)
             file = self.files.file_at(position)
         return file
 
     def first_offset(self, log_first: int) -> int:
         """The first entry whose message is still in the log, which begins at `log_first`; `end` where none is."""
-        if self._first_of != log_first or self._first > self.end:
+        known_for, first = self._first
+        if known_for != log_first or first > self.end:
             low, high = self.files.first_offset // ENTRY_SIZE, self.end
             while low < high:
-                middle = (low + high) // 2
-                entry = self.entry(middle)
-                if entry is None or entry == NO_MESSAGE or entry.physical_offset < log_first:
-                    low = middle + 1
+                middle = seen = (low + high) // 2
+                entry = self.entry(seen)
+                while entry is not None and entry != NO_MESSAGE and entry.size == FILLER_SIZE and seen < high:
+                    seen += 1  # one in the middle stands for a lost message: the message behind it decides
+                    entry = self.entry(seen)
+                if seen < high and (entry is None or entry == NO_MESSAGE or entry.physical_offset < log_first):
+                    low = seen + 1
                 else:
                     high = middle
-            self._first, self._first_of = low, log_first
-        return self._first
+            self._first, first = (log_first, low), low
+        return first
 
     def entry(self, number: int) -> QueueEntry | None:
         """Entry `number`; None where its file is gone."""
@@ -137,18 +180,28 @@ class ConsumeQueue:
         position = start * ENTRY_SIZE - file.start
         return file.view(position, min(file.size, position + (stop - start) * ENTRY_SIZE))
 
-    def truncate_to(self, end: int) -> None:
-        """Forget the entries from `end` on."""
-        self.files.truncate_to(end * ENTRY_SIZE)
+    def delete_before(self, log_first: int) -> int:
+        """Delete files that name only messages before the log's first; how many went. The last stays: it has the end.
+
+        Who has `log_first` on the disk, and only then, may call this: a queue never begins behind its log.
+        """
+        return self.files.delete_before(self.first_offset(log_first) * ENTRY_SIZE)
+
+    def truncate_to(self, end: int) -> bool:
+        """Forget the entries from `end` on; whether there were any."""
         self.end = min(self.end, end)
+        return self.files.truncate_to(end * ENTRY_SIZE) > 0
 
     def sync(self) -> None:
-        """Bring what was written to the disk."""
+        """Bring what was written to the disk, and the names of new files with it."""
         for start in list(self._dirty):
             self._dirty.discard(start)  # first: what is written from here on marks the file again
             file = self.files.file_at(start)
             if file is not None:
                 file.sync()
+        if self._new_names:
+            self._new_names = False
+            sync_directory(self.files.directory)
 
     @property
     def last_entry(self) -> QueueEntry | None:

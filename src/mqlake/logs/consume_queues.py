@@ -8,8 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mqlake.errors import UnknownTopic
+from mqlake.files.mapped_file import sync_directory, sync_file
 from mqlake.logs.batch_queue import BatchQueue
 from mqlake.logs.consume_queue import ConsumeQueue
+from mqlake.logs.queue_folder import Folder, clear_folder, cut_folder, is_plausible, is_regular, is_whole, read_folder
+
+QueueEnds = dict[str, dict[int, int]]
+"""Topic -> queue id -> the number behind its last entry."""
 
 
 class ConsumeQueues:
@@ -23,8 +28,12 @@ class ConsumeQueues:
         self._lock = threading.Lock()
         self._known: dict[str, set[int]] = {}
         self._open: dict[tuple[str, int], ConsumeQueue] = {}
+        self._unsynced: set[Path] = set()
+        """Files and folders that recovery changed: they reach the disk with the next `sync`."""
         self.log_end = 0
         """What a queue that is opened later may point at: set once recovery knows it, raised by readers that follow."""
+        self.ends: QueueEnds = {}
+        """Where queues that are not open end, as far as that is known: those need not be searched."""
 
     def load(self) -> None:
         """Learn which queues there are; folders that are no queue's are passed over, as RocketMQ does."""
@@ -36,6 +45,79 @@ class ConsumeQueues:
         with self._lock:
             self._open.clear()
 
+    # ---- as a whole, when a store is opened
+
+    def _folders(self) -> Iterator[tuple[str, int, Folder]]:
+        for topic, queue_ids in self._known.items():
+            for queue_id in queue_ids:
+                yield topic, queue_id, read_folder(f"{self.directory}/{topic}/{queue_id}")
+
+    def are_whole(self, ends: QueueEnds, log_end: int, *, from_zero: bool) -> bool:
+        """Every queue of a table has its files, up to its end there, and they could be a queue's of a log so long.
+
+        `from_zero` where no log file was ever deleted.
+        """
+        if any(end and i not in self._known.get(topic, ()) for topic, of in ends.items() for i, end in of.items()):
+            return False
+        for topic, queue_id, folder in self._folders():
+            end = ends.get(topic, {}).get(queue_id, 0)
+            if not is_whole(folder, self.file_size, end, from_zero=from_zero):
+                return False
+            if not is_plausible(folder, self.file_size, end, log_end):
+                return False
+        return True
+
+    def cut_to(self, ends: QueueEnds, set_aside: Path) -> int:
+        """Make every queue end where a table says, a queue it does not know at 0; how many were changed.
+
+        The queues are whole up to there.
+        """
+        count = 0
+        self.ends = {topic: dict(of) for topic, of in ends.items()}
+        for topic, queue_id, folder in self._folders():
+            end = self.ends.setdefault(topic, {}).setdefault(queue_id, 0)
+            if end == 0:
+                clear_folder(folder, set_aside)
+                count += bool(folder.files)
+            elif changed := cut_folder(folder, self.file_size, end):
+                self._unsynced.add(Path(changed))
+                count += 1
+        return count
+
+    def clear_irregular(self, set_aside: Path, *, from_zero: bool) -> None:
+        """Empty the folders of queues whose files are short, missing or misnamed: they are to be written again."""
+        for _, _, folder in self._folders():
+            if folder.strangers or not is_regular(folder, self.file_size, from_zero=from_zero):
+                clear_folder(folder, set_aside)
+
+    def are_regular(self, *, from_zero: bool) -> bool:
+        return all(is_regular(folder, self.file_size, from_zero=from_zero) for _, _, folder in self._folders())
+
+    def each(self) -> Iterator[tuple[str, int, ConsumeQueue]]:
+        """Every queue, one at a time: one that was not open is closed again, and its end noted."""
+        for topic, queue_ids in sorted(self._known.items()):
+            for queue_id in sorted(queue_ids):
+                queue = self._open.get((topic, queue_id))
+                if queue is not None:
+                    yield topic, queue_id, queue
+                    continue
+                queue = self._load(topic, queue_id)
+                yield topic, queue_id, queue
+                queue.sync()
+                self.ends.setdefault(topic, {})[queue_id] = queue.end
+
+    def peek(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """A queue that exists, for one look: it is not kept open."""
+        return self._open.get((topic, queue_id)) or self._load(topic, queue_id)
+
+    def snapshot(self) -> QueueEnds:
+        """Where every queue ends now. The dispatcher must not be at work meanwhile."""
+        ends = {topic: dict(of) for topic, of in self.ends.items()}
+        with self._lock:
+            for (topic, queue_id), queue in self._open.items():
+                ends.setdefault(topic, {})[queue_id] = queue.end
+        return ends
+
     def topics(self) -> list[str]:
         if not self._writable:
             self.load()
@@ -46,12 +128,6 @@ class ConsumeQueues:
             self.load()
         return sorted(self._known.get(topic, ()))
 
-    def all(self) -> Iterator[tuple[str, int, ConsumeQueue]]:
-        """Every queue, opened."""
-        for topic, queue_ids in sorted(self._known.items()):
-            for queue_id in sorted(queue_ids):
-                yield topic, queue_id, self.get(topic, queue_id)
-
     def get(self, topic: str, queue_id: int) -> ConsumeQueue:
         """A queue that exists; UnknownTopic where it does not."""
         queue = self._open.get((topic, queue_id))
@@ -61,7 +137,7 @@ class ConsumeQueues:
             if queue_id not in self._known.get(topic, ()):
                 self._refuse(topic, queue_id)
             queue = self._add(topic, queue_id)
-        elif not self._writable:
+        if not self._writable:
             queue.follow(self.log_end)
         return queue
 
@@ -78,18 +154,36 @@ class ConsumeQueues:
         with self._lock:
             queue = self._open.get((topic, queue_id))
             if queue is None:
-                path = self.directory / topic / str(queue_id)
-                queue = ConsumeQueue(path, self.file_size, writable=self._writable, scratch=self._scratch)
-                queue.load(self.log_end)
+                if queue_id not in self._known.get(topic, ()):
+                    self._unsynced |= {self.directory, self.directory / topic}
+                queue = self._load(topic, queue_id)
                 self._open[topic, queue_id] = queue
                 self._known.setdefault(topic, set()).add(queue_id)
             return queue
+
+    def _load(self, topic: str, queue_id: int) -> ConsumeQueue:
+        path = self.directory / topic / str(queue_id)
+        queue = ConsumeQueue(path, self.file_size, writable=self._writable, scratch=self._scratch)
+        queue.load(self.log_end, self.ends.get(topic, {}).get(queue_id))
+        return queue
 
     def end_of(self, topic: str, queue_id: int) -> int:
         """Where a queue ends; 0 for one that does not exist yet."""
         if queue_id not in self._known.get(topic, ()):
             return 0
         return self.get(topic, queue_id).end
+
+    def sync(self) -> None:
+        """Bring what was written to the disk, and the names of new files and folders with it."""
+        for queue in self.open_queues():
+            queue.sync()
+        with self._lock:
+            unsynced, self._unsynced = self._unsynced, set()
+        for path in unsynced:
+            if path.is_dir():
+                sync_directory(path)
+            elif path.exists():
+                sync_file(path)
 
     def open_queues(self) -> list[ConsumeQueue]:
         with self._lock:

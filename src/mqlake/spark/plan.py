@@ -19,7 +19,7 @@ from mqlake.spark.boundaries import Boundaries, FileGone
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.split import Split
 from mqlake.spark.ways import Snapshot, Way, choose
-from mqlake.store.engine import Follower
+from mqlake.store.follower import Follower
 from mqlake.store.opening import find_store, resolve
 
 CLOCK_STEP_MS = 120_000

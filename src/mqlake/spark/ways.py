@@ -27,7 +27,7 @@ from mqlake.spark.boundaries import Boundaries
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.selection import Selection, is_internal
 from mqlake.spark.split import QueueRun, Split
-from mqlake.store.engine import Follower
+from mqlake.store.follower import Follower
 from mqlake.store.opening import index_numbers
 
 SAMPLE = 64

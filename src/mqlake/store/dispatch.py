@@ -5,6 +5,9 @@ a power cut could take back; else the committed end. It works a stretch of recor
 the interpreter lock, and writes what it found queue by queue. `dispatched` moves behind those writes.
 
 While messages come it looks again every millisecond; after a quiet moment it sleeps until a put wakes it.
+
+A full disk does not stop it: it says so, tries the same step again, and goes on by itself once there is space. That
+is safe, because a step that is done twice is done once.
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from mqlake.codec.queue_entry import ENTRY
+from mqlake.errors import is_disk_full
 from mqlake.files.positions import DISPATCHED
 from mqlake.kernel import dispatch_records
 from mqlake.kernel.types import BLANK, REACHED_END, REASONS
@@ -22,6 +27,7 @@ from mqlake.logs.commit_log import CommitLog
 from mqlake.logs.consume_queues import ConsumeQueues
 from mqlake.logs.damage import next_record
 from mqlake.logs.key_index import KeyIndex
+from mqlake.logs.scars import Scars
 from mqlake.logs.topic_table import can_be_folder
 
 STRETCH_BYTES = 2 << 20
@@ -30,8 +36,11 @@ MAX_STRETCH_BYTES = 64 << 20
 each: the farther dispatch is behind, the longer its steps."""
 REST_S = 0.001
 QUIET_ROUNDS = 20
+RETRY_S = 0.5
+"""Between two tries while the disk is full."""
 MAX_QUEUE_OFFSET = 1 << 58
 """Its entry's place must fit into 64 bits."""
+Answer = TypeVar("Answer")
 _log = logging.getLogger(__name__)
 
 
@@ -43,6 +52,7 @@ class Dispatcher:
         log: CommitLog,
         queues: ConsumeQueues,
         index: KeyIndex | None,
+        scars: Scars,
         words: memoryview,
         *,
         start: int,
@@ -53,6 +63,7 @@ class Dispatcher:
         self._log = log
         self._queues = queues
         self._index = index
+        self._scars = scars
         self._words = words
         self._delays_ms = delays_ms
         self._index_tags = index_tags
@@ -62,13 +73,16 @@ class Dispatcher:
         self.last_record = -1
         self.last_timestamp = 0
         self.record_count = 0
-        self.damage: list[tuple[int, int]] = []
-        """Ranges that hold no whole record."""
+        self.homeless: list[tuple[int, int]] = []
+        """Where records lie that are whole, but whose topic or number no queue can take."""
         self.failure: Exception | None = None
+        """Why it does not go on: for good, or until there is space again."""
+        self._stepping = threading.Lock()
         self.visible_end: Callable[[], int] = lambda: log.committed
         self.idle = False
         """The thread sleeps: a put that finds this set must call `wake`."""
         self._bell = threading.Event()
+        self._retry = threading.Event()
         self._arrived = threading.Condition()
         self._waiting = 0
         self._stopping = False
@@ -79,6 +93,23 @@ class Dispatcher:
 
     def step(self, limit: int) -> bool:
         """Dispatch the next stretch of records before `limit`; False where there is none."""
+        with self._stepping:
+            try:
+                worked = self._step(limit)
+            except Exception as error:
+                self._note(error)
+                raise
+            if self.failure is not None:
+                _log.info("dispatch goes on at offset %d", self.dispatched)
+                self.failure = None
+            return worked
+
+    def between_steps(self, look: Callable[[], Answer]) -> Answer | None:
+        """What `look` sees while no step is under way; None where one is half done."""
+        with self._stepping:
+            return look() if self.failure is None else None
+
+    def _step(self, limit: int) -> bool:
         position = self.dispatched
         if position >= limit:
             return False
@@ -115,13 +146,15 @@ class Dispatcher:
         placed = can_be_folder(topic) and queue_id >= 0 and 0 <= first < MAX_QUEUE_OFFSET
         if not placed or not self._queues.get_or_create(topic, queue_id).write(first, entries):
             _log.error("no queue takes entry %d of queue %d of topic %r: its record is damaged", first, queue_id, topic)
-            self.damage.append((ENTRY.unpack_from(entries)[0], sum(ENTRY.unpack_from(entries, len(entries) - 20)[:2])))
+            self.homeless += [(offset, offset + size) for offset, size, _ in ENTRY.iter_unpack(entries)]
 
     def _pass_over_damage(self, position: int, limit: int, reason: str) -> int:
         """Where whole records go on. Their queues get entries of no message for those that are lost."""
-        behind = next_record(self._log.files, position, limit, self.last_timestamp) or limit
-        _log.error("dispatch passes over damage from %d to %d: %s", position, behind, reason)
-        self.damage.append((position, behind))
+        known = self._scars.end_of(position)
+        if known > position:
+            return min(known, limit)
+        behind = next_record(self._log.files, position, limit, 0) or limit
+        self._scars.add(position, behind, reason)
         return behind
 
     def _advance(self, dispatched: int) -> None:
@@ -150,11 +183,10 @@ class Dispatcher:
             try:
                 worked = self.step(self.visible_end())
             except Exception as error:
-                self.failure = error
-                _log.exception("dispatch stopped at offset %d", self.dispatched)
-                with self._arrived:
-                    self._arrived.notify_all()
-                return
+                if not is_disk_full(error):
+                    return
+                self._retry.wait(RETRY_S)
+                continue
             if worked:
                 quiet = 0
             elif quiet < QUIET_ROUNDS:
@@ -164,6 +196,14 @@ class Dispatcher:
                 self._sleep()
                 quiet = 0
 
+    def _note(self, error: Exception) -> None:
+        """Let those who wait know that nothing comes for now."""
+        if self.failure is None:
+            _log.error("dispatch stopped at offset %d", self.dispatched, exc_info=error)
+        self.failure = error
+        with self._arrived:
+            self._arrived.notify_all()
+
     def _sleep(self) -> None:
         self._bell.clear()
         self.idle = True
@@ -171,15 +211,22 @@ class Dispatcher:
             self._bell.wait()
         self.idle = False
 
-    def catch_up(self, limit: int, timeout_s: float) -> bool:
-        """Wait until everything before `limit` is dispatched; whether it was in time."""
+    def catch_up(self, limit: int, timeout_s: float, *, patient: bool = False) -> bool:
+        """Wait until everything before `limit` is dispatched; whether it was in time.
+
+        Where dispatch is in trouble there is nothing to wait for, except that space comes back, for the `patient`.
+        """
+
+        def over() -> bool:
+            hopeless = self.failure is not None and not (patient and is_disk_full(self.failure))
+            return self.dispatched >= limit or hopeless
+
         self.wake()
-        return self.wait_for(lambda: self.dispatched >= limit or self.failure is not None, timeout_s) and (
-            self.dispatched >= limit
-        )
+        return self.wait_for(over, timeout_s) and self.dispatched >= limit
 
     def close(self) -> None:
         self._stopping = True
+        self._retry.set()
         self.wake()
         with self._arrived:
             self._arrived.notify_all()

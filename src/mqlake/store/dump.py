@@ -12,12 +12,14 @@ import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE
+from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE
 from mqlake.errors import StoreError
 from mqlake.kernel import check_record
 from mqlake.kernel.hosts import PORT
+from mqlake.kernel.types import REASONS
 from mqlake.message import StoredMessage
-from mqlake.store.engine import Engine, Follower
+from mqlake.store.engine import Engine
+from mqlake.store.follower import Follower
 from mqlake.store.read import END_OF_TIME
 from mqlake.version import __version__
 
@@ -81,8 +83,9 @@ def _positions(side: Engine | Follower, topic: str, queue_id: int, first: int) -
     end = queue.end
     while first < end:
         entries = queue.entries(first, end)
-        for physical_offset, _, tags_code in ENTRY.iter_unpack(entries):
-            yield first, tags_code, physical_offset
+        for physical_offset, size, tags_code in ENTRY.iter_unpack(entries):
+            if size != FILLER_SIZE:  # an entry of no message is no line
+                yield first, tags_code, physical_offset
             first += 1
         if len(entries) < ENTRY_SIZE:
             return
@@ -94,14 +97,16 @@ def _walk_lines(side: Engine | Follower) -> Iterator[Line]:
         position = stretch.position
         while position < stretch.end:
             offset = stretch.log_start + position
-            size = check_record(stretch.data, position, stretch.end, offset, False)
+            size = check_record(stretch.data, position, stretch.end, offset, True)
             if size == 0:
                 size = int.from_bytes(stretch.data[position : position + 4], "big")
                 yield {"kind": "blank", "physicalOffset": offset, "storeSize": size}
                 break
             if size < 0:
-                yield {"kind": "end", "physicalOffset": offset}
-                return
+                behind = min(side.behind_damage(offset, REASONS[size]), stretch.log_start + stretch.end)
+                yield {"kind": "scar", "physicalOffset": offset, "storeSize": behind - offset, "reason": REASONS[size]}
+                position = behind - stretch.log_start
+                continue
             record = bytes(stretch.data[position : position + size])
             yield {"kind": "record", **record_fields(StoredMessage(record))}
             position += size

@@ -4,6 +4,7 @@ put    -> logs/commit_log.py  append      -> store/flush.py     wait_until_durab
        -> store/dispatch.py   step        -> logs/consume_queue.py, logs/key_index.py
 read   -> store/read.py
 open   -> store/opening.py, store/recovery.py
+retain -> store/retention.py
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,13 +24,18 @@ from mqlake.config import (
     IndexConfig,
     MemoryConfig,
     PoolConfig,
+    RetentionConfig,
     StoreConfig,
 )
 from mqlake.errors import InvalidConfig, InvalidMessage, OffsetOutOfRange, ReadOnlyStore, StoreClosed, UnknownTopic
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
-from mqlake.store.engine import Engine, Follower
-from mqlake.store.opening import find_store, resolve
+from mqlake.store.engine import Engine
+from mqlake.store.follower import Follower
+from mqlake.store.gates import Gates
+from mqlake.store.opening import find_store, refusal, resolve
 from mqlake.store.read import END_OF_TIME, MAX_READ_BYTES, QueueRange
+from mqlake.store.recovery import Progress, Recovery
+from mqlake.store.retention import HOUR_MS, Retained, Retention, by_hand, would_go
 from mqlake.store.stats import StoreStats
 
 if TYPE_CHECKING:
@@ -71,8 +78,10 @@ class MessageStore:
         flush: FlushConfig | None = None,
         pool: PoolConfig | None = None,
         memory: MemoryConfig | None = None,
+        retention: RetentionConfig | None = None,
+        progress: Progress | None = None,
     ) -> Self:
-        """Open a store, making it if there is none; recovery happens here.
+        """Open a store, making it if there is none; recovery happens here, and tells `progress` how far it is.
 
         `config` holds all settings; the others replace one section of it. With `read_only`, another process may be
         writing: no lock is taken, nothing is written, and reads follow what it writes.
@@ -85,11 +94,15 @@ class MessageStore:
             "flush": flush,
             "pool": pool,
             "memory": memory,
+            "retention": retention,
         }
         settings = replace(settings, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-        layout = find_store(path, read_only=read_only, create=create)
-        settings = resolve(layout, settings)
-        return cls(Follower(layout, settings) if read_only else Engine(layout, settings))
+        try:
+            layout = find_store(path, read_only=read_only, create=create)
+            settings = resolve(layout, settings)
+            return cls((Follower if read_only else Engine)(layout, settings, progress))
+        except OSError as error:
+            raise refusal(Path(path), error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -225,7 +238,10 @@ class MessageStore:
         decompress: bool = True,
         progress: Callable[[int], None] | None = None,
     ) -> Iterator[pyarrow.RecordBatch]:
-        """The log, or the byte range [start, end) of it, as Arrow record batches; `start` must be a record's offset."""
+        """The log, or the byte range [start, end) of it, as Arrow record batches; `start` must be a record's offset.
+
+        Damage is passed over, and listed in `stats().damage`.
+        """
         from mqlake.store.scan import record_batches
 
         self._require_open()
@@ -237,6 +253,8 @@ class MessageStore:
             topics=topics,
             batch_bytes=batch_bytes,
             decompress=decompress,
+            on_damage="skip",
+            on_scar=lambda scar, behind, reason: behind == end or self._side.scars.add(scar, behind, reason),
             progress=progress,
         )
 
@@ -275,11 +293,53 @@ class MessageStore:
         self._side.follow()
         return self._side.readable_end()
 
+    @property
+    def recovery(self) -> Recovery | None:
+        """What opening found and did: this store's own, or for a reader that of its last writer."""
+        return self._side.recovery
+
     def stats(self) -> StoreStats:
         """Counters and positions, as they are now."""
         self._require_open()
         self._side.follow()
         return self._side.stats()
+
+    # ---- deleting
+
+    @property
+    def retention(self) -> Retention:
+        """The cleaner, and the gates that hold it back."""
+        self._require_open()
+        if self._writer is None:
+            raise ReadOnlyStore(self.path)
+        return self._writer.retention
+
+    def retain(
+        self,
+        *,
+        older_than_ms: int | None = None,
+        keep_bytes: int | None = None,
+        before_offset: int | None = None,
+        dry_run: bool = False,
+    ) -> Retained:
+        """Delete the oldest files of the log now, as far as every condition that is given lets them go.
+
+        `older_than_ms`: their newest message is older; `keep_bytes`: so much of the log stays; `before_offset`: they
+        end at or before it. Without a condition the age is `fileReservedTime`. The file that is written stays, and
+        what a gate holds. With `dry_run`, which a reader may ask for too, nothing goes.
+        """
+        self._require_open()
+        self._side.settle()
+        if older_than_ms is keep_bytes is before_offset is None:
+            older_than_ms = self.config.retention.reserved_hours * HOUR_MS
+        conditions = {"older_than_ms": older_than_ms, "keep_bytes": keep_bytes, "before_offset": before_offset}
+        for name, value in conditions.items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                raise InvalidConfig(name, value, "must be a whole number, 0 or more")
+        rule = by_hand(self._side.log, **conditions, now_ms=time.time_ns() // 1_000_000)
+        if dry_run:
+            return would_go(self._side.log, Gates(self._side.layout.gates), rule)
+        return self.retention.retain(rule)
 
     def wait_dispatched(self, timeout_s: float = 10.0) -> bool:
         """Wait until all that was put and may be seen is in its queue and in the index; whether it was in time."""
@@ -287,7 +347,7 @@ class MessageStore:
         if self._writer is None:
             return True
         deadline = time.monotonic() + timeout_s
-        return self._dispatcher.catch_up(self._dispatcher.visible_end(), deadline - time.monotonic())
+        return self._dispatcher.catch_up(self._dispatcher.visible_end(), deadline - time.monotonic(), patient=True)
 
     def close(self) -> None:
         """Sync, write the checkpoint, let go of the files. A second call does nothing."""

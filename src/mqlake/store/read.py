@@ -1,28 +1,34 @@
 """Queue offset -> entries -> records; look-ups by physical offset, message id, key and time.
 
-Every record is checked as it is copied out, CRC included: a damaged one is an error, never a message.
+Every record is checked as it is copied out, CRC included, and must be the one of the number that was asked for: a
+damaged one is never a message. Reads of a queue and look-ups pass over it, and list it; by its offset it is an error.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
 from mqlake.codec.index_entry import key_hash, key_text
 from mqlake.codec.message_id import decode_message_id
-from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE
+from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE, QueueEntry
 from mqlake.errors import CorruptRecord, NoSuchMessage, OffsetOutOfRange, UnknownTopic
-from mqlake.kernel import find_messages, read_records, seek_timestamp
-from mqlake.kernel.types import REASONS
+from mqlake.kernel import check_record, find_messages, read_records, seek_timestamp
+from mqlake.kernel.types import BAD_ENTRY, REASONS
+from mqlake.logs.batch_queue import BatchQueue
 from mqlake.logs.commit_log import CommitLog
 from mqlake.logs.consume_queue import ConsumeQueue
 from mqlake.logs.consume_queues import BatchQueues, ConsumeQueues
 from mqlake.logs.key_index import KeyIndex
+from mqlake.logs.scars import Scars
+from mqlake.logs.stretch import Stretch
 from mqlake.message import StoredMessage
 
 MAX_READ_BYTES = 32 << 20
 """One read returns no more than this, but at least one message."""
 END_OF_TIME = 2**63 - 1
+_log = logging.getLogger(__name__)
 
 
 class QueueRange(NamedTuple):
@@ -38,6 +44,15 @@ class QueueRange(NamedTuple):
         return self.end_offset - self.first_offset
 
 
+class _Queue(NamedTuple):
+    """A queue that is read, and who it is."""
+
+    topic: str
+    queue_id: int
+    raw_topic: bytes
+    files: ConsumeQueue
+
+
 class Reader:
     """The reading side of a store, the same for its writer and for followers."""
 
@@ -47,8 +62,11 @@ class Reader:
         queues: ConsumeQueues,
         batch_queues: BatchQueues,
         index: KeyIndex | None,
+        scars: Scars,
         readable_end: Callable[[], int],
     ) -> None:
+        self._scars = scars
+        self._damaged_entries: set[tuple[str, int, int]] = set()
         self._log = log
         self._queues = queues
         self._batch_queues = batch_queues
@@ -77,52 +95,109 @@ class Reader:
         """At most `limit` messages from `start` on; none at the queue's end."""
         batch = self._batch_queues.get(topic, queue_id)
         queue = batch if batch is not None else self._queues.get(topic, queue_id)
-        end = queue.end
-        first = queue.first_offset(self._log.first_offset)
-        if not first <= start <= end:
-            raise OffsetOutOfRange(f"{topic}, queue {queue_id}", start, first, end)
+        end = self._require_in_range(topic, queue_id, queue, start)
         if batch is not None:
-            readable = self._readable_end()
-            entries = batch.entries_from(start, limit)
-            return [StoredMessage(self._log.record_at(entry.physical_offset, readable)) for entry in entries]
+            return self._read_batches(batch, start, limit)
         assert isinstance(queue, ConsumeQueue)
-        messages = self._read_entries(queue, start, min(end, start + limit), max_bytes)
-        while not messages and start + limit < end:  # nothing but entries of no message: look behind them
-            start += limit
-            messages = self._read_entries(queue, start, min(end, start + limit), max_bytes)
+        where = _Queue(topic, queue_id, topic.encode("utf-8", "surrogatepass"), queue)
+        messages: list[StoredMessage] = []
+        try:
+            messages = self._read_ahead(where, start, end, limit, max_bytes)
+        finally:
+            if not messages:  # deleted under this read: neither damage nor the queue's end
+                self._require_in_range(topic, queue_id, queue, start)
         return messages
 
-    def _read_entries(self, queue: ConsumeQueue, start: int, stop: int, max_bytes: int) -> list[StoredMessage]:
-        records: list[StoredMessage] = []
+    def _require_in_range(self, topic: str, queue_id: int, queue: ConsumeQueue | BatchQueue, start: int) -> int:
+        """The queue's end; OffsetOutOfRange for a start outside of what is there now."""
+        first, end = queue.first_offset(self._log.first_offset), queue.end
+        if not first <= start <= end:
+            raise OffsetOutOfRange(f"{topic}, queue {queue_id}", start, first, end)
+        return end
+
+    def _read_ahead(self, where: _Queue, start: int, end: int, limit: int, max_bytes: int) -> list[StoredMessage]:
+        messages = self._read_entries(where, start, min(end, start + limit), max_bytes)
+        while not messages and start + limit < end:  # nothing but entries of no message, or damage: look behind them
+            start += limit
+            messages = self._read_entries(where, start, min(end, start + limit), max_bytes)
+        return messages
+
+    def _read_batches(self, batch: BatchQueue, start: int, limit: int) -> list[StoredMessage]:
         readable = self._readable_end()
+        found = []
+        for entry in batch.entries_from(start, limit):
+            try:
+                found.append(StoredMessage(self._log.record_at(entry.physical_offset, readable)))
+            except CorruptRecord as error:
+                self._scars.add(entry.physical_offset, entry.physical_offset + entry.size, error.reason)
+        return found
+
+    def _read_entries(self, queue: _Queue, start: int, stop: int, max_bytes: int) -> list[StoredMessage]:
+        records: list[StoredMessage] = []
+        first, readable = self._log.first_offset, self._readable_end()
         left = max_bytes
         while start < stop and (left > 0 or not records):
-            entries = queue.entries(start, stop)
+            entries = queue.files.entries(start, stop)
             number, count = 0, len(entries) // ENTRY_SIZE
+            if not count:  # the queue's file is gone
+                raise OffsetOutOfRange(f"{queue.topic}, queue {queue.queue_id}", start, stop, stop)
             while number < count and (left > 0 or not records):
                 offset, size, _ = ENTRY.unpack_from(entries, number * ENTRY_SIZE)
-                if size == FILLER_SIZE:
+                if not (0 < size < FILLER_SIZE and first <= offset < readable):
+                    if size != FILLER_SIZE:
+                        self._note_entry(queue, start + number, offset)
                     number += 1
                     continue
                 stretch = self._log.stretch(offset, readable)
-                if stretch is None:
+                if stretch is None:  # deleted since this read began
                     raise OffsetOutOfRange("commit log", offset, self._log.first_offset, readable)
                 found, after, why = read_records(
-                    stretch.data, stretch.log_start, stretch.end, entries, number, left, StoredMessage
+                    stretch.data,
+                    stretch.log_start,
+                    stretch.end,
+                    entries,
+                    number,
+                    left,
+                    StoredMessage,
+                    queue.raw_topic,
+                    queue.queue_id,
+                    start,
                 )
                 records += found
                 left -= sum(message.size for message in found)
                 if why:
-                    if records:
-                        return records
-                    raise CorruptRecord(stretch.file, ENTRY.unpack_from(entries, after * ENTRY_SIZE)[0], REASONS[why])
-                if after == number:  # the next would pass max_bytes
+                    self._note_damage(
+                        queue, start + after, stretch, QueueEntry(*ENTRY.unpack_from(entries, after * 20)), why
+                    )
+                    after += 1
+                elif after == number:  # the next would pass max_bytes
                     return records
                 number = after
-            if not count:
-                break
             start += count
         return records
+
+    def _note_damage(self, queue: _Queue, number: int, stretch: Stretch, entry: QueueEntry, why: int) -> None:
+        """Is it the record, or the queue's entry? Where the log goes on behind it, the entry had the right place."""
+        behind = entry.physical_offset - stretch.log_start + entry.size
+        goes_on = behind == stretch.end or (
+            behind < stretch.end
+            and check_record(stretch.data, behind, stretch.end, stretch.log_start + behind, False) >= 0
+        )
+        if why != BAD_ENTRY and goes_on:
+            self._scars.add(entry.physical_offset, entry.physical_offset + entry.size, REASONS[why])
+        else:
+            self._note_entry(queue, number, entry.physical_offset)
+
+    def _note_entry(self, queue: _Queue, number: int, offset: int) -> None:
+        where = (queue.topic, queue.queue_id, number)
+        if where not in self._damaged_entries:
+            self._damaged_entries.add(where)
+            _log.error("topic %s, queue %d: entry %d names offset %d, where its message is not", *where, offset)
+
+    @property
+    def damaged_entry_count(self) -> int:
+        """Queue entries, found so far, that name no record or another one than that of their number."""
+        return len(self._damaged_entries)
 
     # ---- look-ups
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Buffers = dict[str, bytes | bytearray]
 Progress = Callable[[int], None]
 OnDamage = Literal["fail", "skip"]
+OnScar = Callable[[int, int, str], object]
 
 COLUMNS = {
     "topic": "dictionary<int32, string>",
@@ -68,6 +69,7 @@ def record_batches(
     decompress: bool = True,
     topics: Collection[str] | None = None,
     on_damage: OnDamage = "fail",
+    on_scar: OnScar | None = None,
     check_crc: bool = True,
     progress: Progress | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -77,9 +79,10 @@ def record_batches(
     `columns` picks and orders columns (default: all of COLUMNS); `topics` leaves out the records of others, whose
     bodies are then not checked either. Compressed bodies are decompressed unless `decompress` is False. Damage raises
     CorruptRecord behind the batch of what was whole before it; with on_damage="skip" it is logged, and the scan goes
-    on at the next whole record. `progress` is called with the number of bytes that the scan has moved on.
+    on at the next whole record; `on_scar` is told the range and the reason. `progress` is called with the number of
+    bytes that the scan has moved on.
     """
-    scan = Scan(columns, batch_bytes, decompress, topics, on_damage, check_crc)
+    scan = Scan(columns, batch_bytes, decompress, topics, on_damage, check_crc, on_scar)
     for stretch in stretches:
         yield from scan.batches(stretch, progress or _ignore)
 
@@ -114,6 +117,7 @@ class Scan:
         topics: Collection[str] | None,
         on_damage: OnDamage,
         check_crc: bool,
+        on_scar: OnScar | None = None,
     ) -> None:
         if not 0 < batch_bytes <= MAX_BATCH_BYTES:
             raise InvalidConfig("batch_bytes", batch_bytes, f"must be in [1, {MAX_BATCH_BYTES}]")
@@ -132,6 +136,7 @@ class Scan:
         self._topics = None if topics is None else sorted(topics)
         self._skips = on_damage == "skip"
         self._check_crc = check_crc
+        self._on_scar = on_scar
 
     def batches(self, stretch: Stretch, progress: Progress) -> Iterator[pa.RecordBatch]:
         """The batches of one stretch, none of them empty."""
@@ -201,7 +206,10 @@ class Scan:
         if not self._skips:
             raise error
         found = next_whole(stretch, position, status, self._check_crc)
-        self.report(error, found - position)
+        if self._on_scar is not None:
+            self._on_scar(stretch.log_start + position, stretch.log_start + found, reason)
+        else:
+            self.report(error, found - position)
         return found
 
     def _batches(self, file: Path, rows: int, buffers: Buffers) -> Iterator[pa.RecordBatch]:

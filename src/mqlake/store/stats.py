@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from mqlake.files.mapped_file import mapped
 from mqlake.kernel import KERNEL
 from mqlake.store.recovery import Recovery
+from mqlake.store.retention import RetentionStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +32,20 @@ class StoreStats:
     log_file_count: int
     index_file_count: int
     topic_count: int
+    retention: RetentionStats
     sync_count: int = 0
     dispatched_count: int = 0
     """Records dispatched since the store was opened."""
     failure: str | None = None
     """Why the store takes no more messages, or no longer dispatches; None while all is well."""
     damage: tuple[tuple[int, int], ...] = ()
-    """Ranges of the log, found by recovery or dispatch, that hold no whole record."""
+    """Ranges of the log, found so far, that hold no whole record, or one that no queue can take."""
+    scar_count: int = 0
+    """How many of them hold no whole record."""
+    damaged_entry_count: int = 0
+    """Queue entries, found so far, that name another record than that of their number."""
     recovery: Recovery | None = None
-    """What opening found; None for a reader."""
+    """What the writer's opening found and did."""
     topics: dict[str, TopicStats] = field(default_factory=dict)
     mapped_file_count: int = field(default_factory=lambda: mapped.files)
     mapped_bytes: int = field(default_factory=lambda: mapped.bytes)

@@ -11,12 +11,13 @@ from mqlake.kernel.reference.dispatch import dispatch_records
 from mqlake.kernel.reference.encode import encode_record
 from mqlake.kernel.reference.find import find_record
 from mqlake.kernel.reference.hashing import crc32, java_hash
-from mqlake.kernel.reference.index import find_index_key, put_index_keys
+from mqlake.kernel.reference.index import find_index_key, index_entries_hold, link_index_entries, put_index_keys
 from mqlake.kernel.reference.lookup import find_messages
 from mqlake.kernel.reference.memory import lock_memory, populate, unlock_memory
 from mqlake.kernel.reference.message import Message, PutReceipt, StoredRecord
 from mqlake.kernel.reference.queue import count_valid_entries, read_records, seek_timestamp
 from mqlake.kernel.reference.record import check_record, decode_properties, walk_records
+from mqlake.kernel.reference.verify import check_index, match_index_keys
 
 __all__ = [
     "Appender",
@@ -25,6 +26,7 @@ __all__ = [
     "PutReceipt",
     "StoredRecord",
     "TopicState",
+    "check_index",
     "check_record",
     "count_valid_entries",
     "crc32",
@@ -34,8 +36,11 @@ __all__ = [
     "find_index_key",
     "find_messages",
     "find_record",
+    "index_entries_hold",
     "java_hash",
+    "link_index_entries",
     "lock_memory",
+    "match_index_keys",
     "pick_columns",
     "populate",
     "put_index_keys",

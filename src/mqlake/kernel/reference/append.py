@@ -50,7 +50,7 @@ class Appender:
         self._append_crc = append_crc
         self._slow_ns = slow_ns
         self._words = words
-        self._last_timestamp = 0
+        self.last_timestamp = 0
         self._is_open = False
         self._target: Writable | None = None
         self._mutex = threading.RLock()  # what the interpreter lock is to the compiled twin
@@ -180,8 +180,8 @@ class Appender:
 
     def _now(self) -> int:
         """Store times never run backwards along the log."""
-        self._last_timestamp = max(self._last_timestamp, time.time_ns() // 1_000_000)
-        return self._last_timestamp
+        self.last_timestamp = max(self.last_timestamp, time.time_ns() // 1_000_000)
+        return self.last_timestamp
 
     def _publish(self, end: int) -> None:
         self.end = end

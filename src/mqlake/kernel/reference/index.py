@@ -48,6 +48,36 @@ def _put_key(index: Writable, slots: int, entries: int, key_hash: int, offset: i
     return True
 
 
+def link_index_entries(index: Writable, slot_count: int, entry_count: int) -> None:
+    """Link the entries that the header counts into their chains again: slots, and each entry's previous one."""
+    _require_geometry(index, slot_count, entry_count)
+    count = min(HEADER.unpack_from(index)[5], entry_count)
+    index[HEADER.size : _entry_at(slot_count, 0)] = bytes(SLOT.size * slot_count)
+    for number in range(1, count):
+        key_hash, offset, seconds, _ = ENTRY.unpack_from(index, _entry_at(slot_count, number))
+        slot_at = _slot_at(slot_count, key_hash)
+        (previous,) = SLOT.unpack_from(index, slot_at)
+        ENTRY.pack_into(index, _entry_at(slot_count, number), key_hash, offset, seconds, previous)
+        SLOT.pack_into(index, slot_at, number)
+
+
+def index_entries_hold(index: Readable, slot_count: int, entry_count: int, header: Readable) -> bool:
+    """The entries that a header counts are there: their offsets rise from its begin offset to its end offset."""
+    if len(header) != HEADER.size:
+        raise ValueError(f"a header has {HEADER.size} bytes, not {len(header)}")
+    _, _, begin, end, _, count = HEADER.unpack_from(header)
+    _require_geometry(index, slot_count, entry_count)
+    if count > entry_count:
+        return False
+    entries = [ENTRY.unpack_from(index, _entry_at(slot_count, number)) for number in range(1, count)]
+    offsets = [offset for _, offset, _, _ in entries]
+    return not offsets or (
+        (offsets[0], offsets[-1]) == (begin, end)
+        and offsets == sorted(offsets)
+        and all(seconds >= 0 for _, _, seconds, _ in entries)
+    )
+
+
 def find_index_key(
     index: Readable,
     slot_count: int,

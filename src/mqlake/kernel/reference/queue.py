@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from mqlake.kernel.reference.message import StoredRecord
-from mqlake.kernel.reference.record import BORN_IPV6, FIXED_SIZE, check_record
-from mqlake.kernel.types import BAD_SIZE, LogFile, Readable
+from mqlake.kernel.reference.record import BORN_IPV6, FIXED_SIZE, check_record, parse, raw_properties
+from mqlake.kernel.types import BAD_ENTRY, LogFile, Readable
 
 Kind = TypeVar("Kind", bound=StoredRecord)
 ENTRY = struct.Struct(">qiq")  # physical offset, record size, tags code
@@ -27,14 +27,25 @@ def count_valid_entries(entries: Readable, log_end: int) -> int:
 
 
 def read_records(
-    log: Readable, log_start: int, readable: int, entries: Readable, first: int, max_bytes: int, kind: type[Kind]
+    log: Readable,
+    log_start: int,
+    readable: int,
+    entries: Readable,
+    first: int,
+    max_bytes: int,
+    kind: type[Kind],
+    topic: bytes,
+    queue_id: int,
+    start: int,
 ) -> tuple[list[Kind], int, int]:
     """Copy out the records that entries point at, from entry `first` on, while they lie in this stretch of the log.
 
-    `log` holds the log from offset `log_start` on, `readable` bytes of it. Every record is checked, CRC included.
+    `log` holds the log from offset `log_start` on, `readable` bytes of it. Every record is checked, CRC included, and
+    must be the one of its number: the entries are those of a queue of `topic` from number `start` on.
     `kind` is the class, a StoredRecord, that they are made into.
     Returns the records, the entry where reading stopped, and why: 0 (all read, the next lies outside, or `max_bytes`
-    are full; one record always fits) or the code of `check_record` for the record that is damaged.
+    are full; one record always fits) or the code of `check_record` for the record that is damaged, or BAD_ENTRY (-7)
+    where another record is there than the entry must name.
     """
     if not issubclass(kind, StoredRecord):
         raise TypeError(f"{kind!r} is no StoredRecord")
@@ -50,11 +61,31 @@ def read_records(
             break
         result = check_record(log, at, readable, offset, True)
         if result != size:
-            return found, first, result if result < 0 else BAD_SIZE
-        found.append(kind(bytes(log[at : at + size])))
+            return found, first, result if result < 0 else BAD_ENTRY
+        record = bytes(log[at : at + size])
+        if not _is_numbered(record, topic, queue_id, start + first):
+            return found, first, BAD_ENTRY
+        found.append(kind(record))
         taken += size
         first += 1
     return found, first, 0
+
+
+def _is_numbered(record: bytes, topic: bytes, queue_id: int, number: int) -> bool:
+    """The record has this number in this queue: as its own, or as one of the light queues that it names."""
+    parsed = parse(record, -1, False)
+    assert not isinstance(parsed, int), "it was checked"
+    fields = parsed[1]
+    raw_topic = record[fields.body_at + fields.body_size + (2 if record[7] == 0xAB else 1) : fields.properties_at - 2]
+    if (fields.queue_offset, fields.queue_id, raw_topic) == (number, queue_id, topic) and topic:
+        return True
+    properties = raw_properties(record[fields.properties_at :])
+    names = properties.get(b"INNER_MULTI_DISPATCH", b"").split(b",")
+    offsets = properties.get(b"INNER_MULTI_QUEUE_OFFSET", b"").split(b",")
+    for name, offset in zip(names, offsets, strict=False):
+        if name == topic and topic and 0 < len(offset) <= 18 and offset.isdigit() and int(offset) == number:
+            return queue_id == (0 if name.startswith(b"%LMQ%") else fields.queue_id)
+    return False
 
 
 def seek_timestamp(

@@ -15,6 +15,7 @@ from mqlake.kernel.types import (
     BLANK,
     NOTHING,
     REACHED_END,
+    TORN,
     Readable,
     RecordFields,
 )
@@ -25,6 +26,9 @@ MAGIC_BLANK = 0xCBD43194
 FIXED_SIZE = 91
 BORN_IPV6 = 0x10
 STORE_IPV6 = 0x20
+SECTOR = 512
+MAX_ZEROES = 4
+"""The lengths of an empty topic and of no properties are zeroes."""
 
 # size, magic, body CRC, queue id, flag, queue offset, physical offset, sys flag, born time
 HEAD = struct.Struct(">iIiiiqqiq")
@@ -96,10 +100,30 @@ def parse(data: Readable, physical_offset: int, check_crc: bool) -> int | tuple[
     )
 
 
+def is_torn(record: Readable, offset: int, fields: RecordFields) -> bool:
+    """Zeroes where no writer leaves any: the store time, the end of topic or properties, or a sector's worth of these.
+
+    Topic and properties are under no CRC, and disks write sectors of 512 bytes, in any order.
+    """
+    size = len(record)
+    topic_at = fields.body_at + fields.body_size + (2 if record[7] == 0xAB else 1)
+    if fields.store_timestamp == 0 or (topic_at < fields.properties_at - 2 and not record[fields.properties_at - 3]):
+        return True
+    if fields.properties_size and not record[size - 1]:
+        return True
+    at = topic_at
+    while at < size:
+        stop = min(size, ((offset + at) // SECTOR + 1) * SECTOR - offset)
+        if stop - at > MAX_ZEROES and not any(record[at:stop]):
+            return True
+        at = stop
+    return False
+
+
 def walk_records(
     log: Readable, position: int, end: int, log_start: int, check_crc: bool
 ) -> tuple[int, int, int, int, int]:
-    """Step over the records in [position, end) of a log file, as far as they hold.
+    """Step over the records in [position, end) of a log file, as far as they hold; with `check_crc` none may be torn.
 
     Returns where it stopped, why (1 = `end`, 0 = end-of-file marker, negative = code of `check_record`), the number of
     records, and physical offset and store time of the last of them (-1 and 0 where there is none).
@@ -111,6 +135,9 @@ def walk_records(
         parsed = parse(log[position:end], log_start + position, check_crc)
         if isinstance(parsed, int):
             return position, parsed, count, last, timestamp
+        size, fields = parsed
+        if check_crc and is_torn(log[position : position + size], log_start + position, fields):
+            return position, TORN, count, last, timestamp
         last, timestamp = log_start + position, parsed[1].store_timestamp
         position += parsed[0]
         count += 1

@@ -1,0 +1,100 @@
+"""`mqlake check`: every broken promise of a store, as a table or as JSON lines."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from mqlake.cli import show
+from mqlake.cli.options import json_option, settings_of, store_command
+from mqlake.store.check import CheckReport, Progress
+from mqlake.store.check import check as look
+from mqlake.store.findings import Finding, Severity
+
+EXIT_USAGE = 64
+EXIT_CODES = f"""\b
+Exit codes:
+    0  all promises hold; notes are allowed
+    1  warnings: what is derived is wrong, or a file is; nothing is lost
+    2  errors: something in the log is lost or cannot be read
+    3  this is not a store, or it cannot be read
+   {EXIT_USAGE}  the command line is wrong
+"""
+STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
+
+
+class VerdictCommand(click.Command):
+    """A command whose exit code is a verdict: a wrong command line must not look like one."""
+
+    def make_context(self, *args: Any, **named: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **named)
+        except click.UsageError as error:
+            error.show()
+            raise click.exceptions.Exit(EXIT_USAGE) from None
+
+
+@click.command(cls=VerdictCommand, epilog=EXIT_CODES)
+@store_command
+@json_option
+def check(store: Path, config: Path | None, as_json: bool) -> None:
+    """Walk a store's log, queues, index, checkpoints and configuration, and show every broken promise.
+
+    Nothing is written. A store that another process writes is looked at up to what that process has dispatched.
+    """
+    with show.progress("checking", None, bytes_done=True) as step:
+        report = look(store, config=settings_of(config), progress=told(step))
+    if as_json:
+        for finding in report.findings:
+            show.print_json(finding_json(finding))
+        show.print_json({"kind": "verdict", **verdict_json(report)})
+    else:
+        print_report(report)
+    sys.exit(int(report.severity))
+
+
+def told(step: show.Step) -> Progress:
+    return lambda done, total: step.done(done, total)
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    return {"kind": "finding", **finding._asdict(), "severity": finding.severity.name.lower()}
+
+
+def verdict_json(report: CheckReport) -> dict[str, Any]:
+    return {
+        "path": str(report.path),
+        "severity": report.severity.name.lower(),
+        "holds": report.holds,
+        "live": report.live,
+        "firstOffset": report.first_offset,
+        "endOffset": report.end_offset,
+        "tookMs": report.took_ms,
+    }
+
+
+def print_report(report: CheckReport) -> None:
+    console = show.console()
+    if report.findings:
+        made = show.table("", "what", "file", "offset>", "found*", "expected*", "cost*")
+        for row in report.findings:
+            severity = Text(row.severity.name.lower(), style=STYLES[row.severity])
+            offset = "" if row.offset is None else str(row.offset)
+            texts = [Text(show.printable(text)) for text in (row.file, offset, row.found, row.expected, row.cost)]
+            made.add_row(severity, row.what, *texts)
+        console.print(made)
+        console.print()
+    counts = {severity: sum(row.severity == severity for row in report.findings) for severity in Severity}
+    size = show.size(report.end_offset - report.first_offset)
+    verdict = "all promises hold" if report.holds else "promises are broken"
+    live = ", while it is written" if report.live else ""
+    console.print(
+        f"{verdict}: {counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings, "
+        f"{counts[Severity.NOTE]} notes in {size} of log{live} ({report.took_ms} ms)"
+    )
+    for remedy in dict.fromkeys(row.remedy for row in report.findings if row.severity > Severity.NOTE):
+        console.print(Text(f"  {remedy.replace('mqlake repair', f'mqlake repair {report.path}')}"))

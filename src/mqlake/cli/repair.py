@@ -1,0 +1,87 @@
+"""`mqlake repair`: make a broken store whole again, in place or as a copy."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from mqlake.cli import show
+from mqlake.cli.check import EXIT_USAGE, VerdictCommand, finding_json, print_report, told, verdict_json
+from mqlake.cli.options import json_option, settings_of, store_command
+from mqlake.store.check import CheckReport
+from mqlake.store.repair import Action, RepairReport
+from mqlake.store.repair import repair as mend
+
+EXIT_REFUSED = 4
+EXIT_CODES = f"""\b
+Exit codes:
+    0  all promises hold now; notes are allowed
+    1  warnings are left
+    2  errors are left
+    3  this is not a store, another process writes it, or it cannot be written
+    4  not confirmed: nothing was changed
+   {EXIT_USAGE}  the command line is wrong
+"""
+
+
+@click.command(cls=VerdictCommand, epilog=EXIT_CODES)
+@store_command
+@click.option(
+    "--to", type=click.Path(path_type=Path), help="Repair a copy, made here; the store itself stays as it is."
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def repair(store: Path, config: Path | None, to: Path | None, yes: bool, as_json: bool) -> None:
+    """Make a broken store whole again, for mqlake and for RocketMQ.
+
+    Files get their names and sizes, ranges of the log without a record become filler records, queues and index are
+    built again. All that is overwritten or taken away is kept under mqlake/backup.
+    """
+
+    def confirm(before: CheckReport, actions: list[Action]) -> bool:
+        if as_json:
+            return yes or to is not None
+        print_report(before)
+        _print_actions(actions)
+        try:
+            return yes or to is not None or click.confirm(f"Repair {store} in place?", default=False)
+        except click.Abort:  # nobody is there to answer
+            return False
+
+    with show.progress("checking", None, bytes_done=True) as step:
+        progress = told(step) if yes or to is not None else None  # a question does not go with a bar
+        report = mend(store, to=to, config=settings_of(config), confirm=confirm, progress=progress)
+    if as_json:
+        _print_json(report)
+    else:
+        _print_result(report)
+    sys.exit(int(report.after.severity) if report.done else EXIT_REFUSED)
+
+
+def _print_actions(actions: list[Action]) -> None:
+    made = show.table("do", "file", "offset>", "bytes>", "why*", title="plan")
+    for action in actions:
+        numbers = ["" if number is None else str(number) for number in (action.offset, action.length)]
+        made.add_row(action.what, show.printable(action.file), *numbers, show.printable(action.why))
+    show.console().print(made)
+
+
+def _print_result(report: RepairReport) -> None:
+    console = show.console()
+    if not report.done:
+        console.print("nothing was changed")
+        return
+    if report.actions:
+        console.print(f"done: {len(report.actions)} steps; what was there before is in {report.backup}")
+    print_report(report.after)
+
+
+def _print_json(report: RepairReport) -> None:
+    for finding in report.before.findings:
+        show.print_json(finding_json(finding))
+    for action in report.actions:
+        show.print_json({"kind": "action", **action._asdict()})
+    backup = None if report.backup is None else str(report.backup)
+    show.print_json({"kind": "repair", "done": report.done, "backup": backup, **verdict_json(report.after)})

@@ -1,0 +1,112 @@
+# Whether an index file holds: its chains, and its entries against the keys of the log.
+
+cdef enum:
+    MAX_TOLD = 64               # so many faults are told by place, the rest only counted
+    LOOK_AHEAD = 64             # how far the two sides are searched for a place where they agree again
+
+
+def check_index(index, int32_t slot_count, int32_t entry_count, int32_t next_entry, bint live):
+    """Faults of the chains of an index file, as (entry, slot, found, expected), and how many slots are used.
+
+    An entry's fault is its link to the one before it in its chain; entry 0 stands for a slot's own fault. With `live`,
+    a slot that names an entry from `next_entry` on is none: it was entered since.
+    """
+    cdef Py_buffer view
+    cdef const uint8_t* p
+    cdef const uint8_t* entry
+    cdef int32_t* heads = NULL
+    cdef int32_t number, slot, used = 0
+    cdef list faults = []
+    PyObject_GetBuffer(index, &view, PyBUF_SIMPLE)
+    try:
+        require_index_geometry(view.len, slot_count, entry_count)
+        if next_entry < 0 or next_entry > entry_count:
+            raise ValueError(f"{next_entry} is no number of an entry")
+        heads = <int32_t*> calloc(slot_count, sizeof(int32_t))
+        if heads == NULL:
+            raise MemoryError()
+        p = <const uint8_t*> view.buf
+        for number in range(1, next_entry):
+            entry = p + INDEX_HEADER_SIZE + 4 * <int64_t> slot_count + INDEX_ENTRY_SIZE * <int64_t> number
+            slot = max(get32(entry), 0) % slot_count
+            if get32(entry + 16) != heads[slot] and len(faults) < MAX_TOLD:
+                faults.append((number, slot, get32(entry + 16), heads[slot]))
+            heads[slot] = number
+        for slot in range(slot_count):
+            used += heads[slot] != 0
+            number = get32(p + INDEX_HEADER_SIZE + 4 * <int64_t> slot)
+            if number != heads[slot] and not (live and number >= next_entry) and len(faults) < MAX_TOLD:
+                faults.append((0, slot, number, heads[slot]))
+    finally:
+        free(heads)
+        PyBuffer_Release(&view)
+    return faults, used
+
+
+def match_index_keys(index, int32_t slot_count, int32_t entry_count, int32_t entry, int32_t next_entry, keys,
+                     Py_ssize_t first):
+    """Go through entries and keys, both in the order of the log, side by side.
+
+    Returns the entry and the key come to (one of the two sides is at its end), the number of keys without an entry and
+    the first of them by number, the same for entries without a key, and entries with their key but another time.
+    """
+    cdef Py_buffer index_view
+    cdef Py_buffer key_view
+    cdef const uint8_t* e
+    cdef const uint8_t* k
+    cdef int32_t ahead
+    cdef Py_ssize_t total
+    cdef int64_t missing = 0, surplus = 0, begin, seconds
+    cdef list first_missing = [], first_surplus = [], first_late = []
+    PyObject_GetBuffer(index, &index_view, PyBUF_SIMPLE)
+    try:
+        require_index_geometry(index_view.len, slot_count, entry_count)
+        if entry < 0 or first < 0 or next_entry > entry_count:
+            raise ValueError(f"entry {entry} of {next_entry}, key {first}")
+        PyObject_GetBuffer(keys, &key_view, PyBUF_SIMPLE)
+        try:
+            total = key_view.len // KEY_SIZE
+            e = <const uint8_t*> index_view.buf + INDEX_HEADER_SIZE + 4 * <int64_t> slot_count \
+                + INDEX_ENTRY_SIZE * <int64_t> entry
+            k = <const uint8_t*> key_view.buf + first * KEY_SIZE
+            begin = get64(<const uint8_t*> index_view.buf)
+            while entry < next_entry and first < total:
+                if same_key(e, k):
+                    seconds = min((le64(k + 12) - begin) // 1000, <int64_t> INT32_MAX) if 0 < begin < le64(k + 12) else 0
+                    if entry > 1 and get32(e + 12) != seconds and len(first_late) < MAX_TOLD:
+                        first_late.append(entry)
+                    entry, first, e, k = entry + 1, first + 1, e + INDEX_ENTRY_SIZE, k + KEY_SIZE
+                    continue
+                ahead = resume_after(e, next_entry - entry, k, total - first)
+                if ahead != -1:  # this entry is not of this place
+                    surplus += 1
+                    if len(first_surplus) < MAX_TOLD:
+                        first_surplus.append(entry)
+                    entry, e = entry + 1, e + INDEX_ENTRY_SIZE
+                if ahead != 1:   # this key has no entry
+                    missing += 1
+                    if len(first_missing) < MAX_TOLD:
+                        first_missing.append(first)
+                    first, k = first + 1, k + KEY_SIZE
+        finally:
+            PyBuffer_Release(&key_view)
+    finally:
+        PyBuffer_Release(&index_view)
+    return entry, first, missing, first_missing, surplus, first_surplus, first_late
+
+
+cdef inline bint same_key(const uint8_t* entry, const uint8_t* key) noexcept nogil:
+    return get32(entry) == le32(key) and get64(entry + 4) == le64(key + 4)
+
+
+cdef int32_t resume_after(const uint8_t* e, int64_t entries, const uint8_t* k, int64_t keys) noexcept nogil:
+    """What to pass over where the two sides differ: 1 an entry, -1 a key, 0 one of each."""
+    cdef int64_t by
+    for by in range(1, LOOK_AHEAD):
+        if by < entries and by < keys and same_key(e + by * INDEX_ENTRY_SIZE, k + by * KEY_SIZE):
+            return 0
+        if by < keys and same_key(e, k + by * KEY_SIZE):
+            return -1
+        if by < entries and same_key(e + by * INDEX_ENTRY_SIZE, k):
+            return 1
+    return 1 if get64(e + 4) < le64(k + 4) else -1 if get64(e + 4) > le64(k + 4) else 0

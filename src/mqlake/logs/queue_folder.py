@@ -1,0 +1,129 @@
+"""The folder of one consume queue, looked at from outside: is it whole up to an entry, and cut behind it.
+
+Opening does this for every queue of a store, of which there may be many thousands: a few system calls each, nothing is
+mapped and nothing stays open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE
+from mqlake.files.names import file_name
+
+
+class Folder(NamedTuple):
+    """What a queue's folder holds: its files by start, with their sizes, and names that are none of its own."""
+
+    path: str
+    files: tuple[tuple[int, int], ...] = ()
+    strangers: tuple[str, ...] = ()
+
+
+def read_folder(path: str) -> Folder:
+    """A folder as it is; one that is missing is an empty one."""
+    files, strangers = [], []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
+        for entry in entries:
+            name = entry.name
+            if _is_offset(name) and entry.is_file(follow_symlinks=True):
+                files.append((int(name), entry.stat().st_size))
+            elif _is_offset(name) or not entry.is_dir():
+                strangers.append(name)
+    return Folder(path, tuple(sorted(files)), tuple(strangers))
+
+
+def _is_offset(name: str) -> bool:
+    return len(name) == 20 and name.isascii() and name.isdigit()
+
+
+def is_whole(folder: Folder, file_size: int, end: int, *, from_zero: bool = False) -> bool:
+    """The files that hold the entries before `end` follow one another, each of the right size.
+
+    `from_zero`: from the first on. Else older ones may have been deleted.
+    """
+    if any(map(_is_offset, folder.strangers)):  # a folder in the place of a file
+        return False
+    stop = end * ENTRY_SIZE
+    expected = folder.files[0][0] if folder.files and not from_zero else 0
+    for start, size in folder.files:
+        if start >= stop:
+            break
+        if start != expected or start % file_size or size != file_size:
+            return False
+        expected += file_size
+    return expected >= stop
+
+
+def is_regular(folder: Folder, file_size: int, *, from_zero: bool = False) -> bool:
+    """All files follow one another, each of the right size; a last one without a byte is no file."""
+    files = folder.files[:-1] if folder.files and folder.files[-1][1] == 0 else folder.files
+    end = (files[-1][0] + file_size) // ENTRY_SIZE if files else 0
+    return is_whole(folder._replace(files=files), file_size, end, from_zero=from_zero)
+
+
+def is_plausible(folder: Folder, file_size: int, end: int, log_end: int) -> bool:
+    """The first and the last entry of each file before entry `end` could be entries: zeroes and noise could not."""
+    for start, _ in folder.files:
+        stop = min(start + file_size, end * ENTRY_SIZE) - start
+        if stop <= 0:
+            break
+        descriptor = os.open(f"{folder.path}/{file_name(start)}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            entries = [os.pread(descriptor, ENTRY_SIZE, at) for at in {0, stop - ENTRY_SIZE}]
+        finally:
+            os.close(descriptor)
+        for offset, size, _ in map(ENTRY.unpack, entries):
+            if size <= 0 or offset < 0 or (size != FILLER_SIZE and offset + size > log_end):
+                return False
+    return True
+
+
+def cut_folder(folder: Folder, file_size: int, end: int) -> str | None:
+    """Remove files behind entry `end`, zero what follows it in its own; the file that was changed, to be synced.
+
+    The folder is whole up to `end`.
+    """
+    stop = end * ENTRY_SIZE
+    changed = None
+    for start, size in folder.files:
+        path = f"{folder.path}/{file_name(start)}"
+        if start >= stop:
+            Path(path).unlink()
+        elif start + file_size > stop and _zero_behind(path, stop - start, size):
+            changed = path
+    return changed
+
+
+def _zero_behind(path: str, position: int, size: int) -> bool:
+    """Make a file zero from `position` on, writing only where it is not; holes cost one system call."""
+    changed = False
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        while position < size:
+            try:
+                position = os.lseek(descriptor, position, os.SEEK_DATA)
+                stop = min(os.lseek(descriptor, position, os.SEEK_HOLE), size, position + (1 << 20))
+            except OSError:  # nothing but a hole is left
+                break
+            if os.pread(descriptor, stop - position, position).strip(b"\0"):
+                os.pwrite(descriptor, bytes(stop - position), position)
+                changed = True
+            position = stop
+    finally:
+        os.close(descriptor)
+    return changed
+
+
+def clear_folder(folder: Folder, set_aside: Path) -> None:
+    """Remove a queue's files, which the log gives again; what is not of a queue is moved away and kept."""
+    for start, _ in folder.files:
+        Path(folder.path, file_name(start)).unlink()
+    for name in folder.strangers:
+        topic, queue_id = Path(folder.path).parts[-2:]
+        place = set_aside / topic / queue_id
+        place.mkdir(parents=True, exist_ok=True)
+        Path(folder.path, name).replace(place / name)

@@ -1,0 +1,134 @@
+"""What a check finds: one row for each broken promise, under a short name that stays.
+
+The table below is the whole list: how bad it is, what it costs, what to do. An error is damage in the log (something is
+lost, or cannot be read as it is), a warning is derived data that is wrong and can be built again, or a file that stops
+an opening; a note is worth knowing and breaks no promise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from enum import IntEnum
+from pathlib import Path
+from typing import NamedTuple
+
+MAX_ROWS = 100
+"""Rows of one kind in one file; more are counted in the last."""
+
+
+class Severity(IntEnum):
+    NOTE = 0
+    WARNING = 1
+    ERROR = 2
+
+
+class Promise(NamedTuple):
+    """What a broken promise means."""
+
+    severity: Severity
+    cost: str
+    remedy: str
+
+
+NOTE, WARNING, ERROR = Severity
+REPAIR = "mqlake repair"
+NOTHING_TO_DO = "nothing"
+LOST = "its message cannot be read; readers pass over it"
+REBUILT = "mqlake repair builds it again from the log"
+
+PROMISES = {
+    "record-crc": Promise(ERROR, LOST, REPAIR),
+    "record-magic": Promise(ERROR, LOST, REPAIR),
+    "record-size": Promise(ERROR, LOST, REPAIR),
+    "record-lengths": Promise(ERROR, LOST, REPAIR),
+    "record-offset": Promise(ERROR, LOST, REPAIR),
+    "record-zero": Promise(ERROR, "what was here is lost; readers pass over it", REPAIR),
+    "record-header": Promise(ERROR, "its message is in the wrong queue, place or state", REPAIR),
+    "record-host": Promise(WARNING, "RocketMQ cannot decode the record; its clients stop here", REPAIR),
+    "number-gap": Promise(ERROR, "messages of these numbers are lost, or were never stored", "look for them elsewhere"),
+    "number-repeat": Promise(ERROR, "one message hides another in its queue", "read both by physical offset"),
+    "tail-lost": Promise(ERROR, "messages at the end of the log are lost", REPAIR),
+    "file-missing": Promise(ERROR, "all messages of the file are lost, and the store does not open", REPAIR),
+    "file-misnamed": Promise(ERROR, "its messages cannot be read where it is", REPAIR),
+    "file-short": Promise(WARNING, "the store does not open", REPAIR),
+    "file-long": Promise(WARNING, "the store does not open", REPAIR),
+    "file-empty": Promise(WARNING, "RocketMQ 4.9 does not start", REPAIR),
+    "file-surplus": Promise(WARNING, "it is not part of the log; the store may not open, or end wrongly", REPAIR),
+    "file-foreign": Promise(WARNING, "the store does not open", "move it away, or mqlake repair"),
+    "file-ahead": Promise(NOTE, "none: RocketMQ makes the next file ahead of need", NOTHING_TO_DO),
+    "marker": Promise(WARNING, "the end of the file is not told as it should be", REPAIR),
+    "torn-tail": Promise(WARNING, "what was being written when the writer stopped is cut", "open it, or mqlake repair"),
+    "tail-dirty": Promise(WARNING, "remains behind the end could be taken for records", REPAIR),
+    "time-order": Promise(NOTE, "look-ups by time may miss messages", NOTHING_TO_DO),
+    "queue-missing": Promise(WARNING, "its messages are not delivered", REBUILT),
+    "queue-file-size": Promise(WARNING, "the queue does not open", REBUILT),
+    "queue-file-name": Promise(WARNING, "the queue does not open", REBUILT),
+    "queue-file-missing": Promise(WARNING, "the queue does not open", REBUILT),
+    "queue-entry": Promise(WARNING, "a message is not delivered, or a wrong one is", REBUILT),
+    "queue-hole": Promise(WARNING, "consumers of RocketMQ stop here with an error", REPAIR),
+    "queue-tail": Promise(WARNING, "remains behind the end could be taken for entries", REBUILT),
+    "index-file-size": Promise(WARNING, "keys are not found, or the store does not open", REBUILT),
+    "index-header": Promise(WARNING, "keys may not be found", REBUILT),
+    "index-chain": Promise(WARNING, "keys may not be found", REBUILT),
+    "index-entry": Promise(WARNING, "a look-up reads a record in vain, and its own key is not found", REBUILT),
+    "index-missing": Promise(WARNING, "these keys are not found", REBUILT),
+    "index-fewer": Promise(NOTE, "these keys are not found, as in the RocketMQ that wrote the index", NOTHING_TO_DO),
+    "index-double": Promise(NOTE, "none: RocketMQ 4.9 enters some keys again at each start", NOTHING_TO_DO),
+    "checkpoint-size": Promise(WARNING, "RocketMQ may recover from a wrong place", REPAIR),
+    "checkpoint-ahead": Promise(WARNING, "RocketMQ may recover from a wrong place", REPAIR),
+    "own-checkpoint": Promise(WARNING, "the next opening takes longer", REPAIR),
+    "own-checkpoint-behind": Promise(NOTE, "none: another program wrote since", NOTHING_TO_DO),
+    "positions": Promise(WARNING, "readers in other processes may be misled", REPAIR),
+    "settings": Promise(WARNING, "the sizes of index files must be configured", REPAIR),
+    "scars": Promise(WARNING, "known damage is found anew at each opening", REPAIR),
+    "abort": Promise(NOTE, "the next opening recovers", "open it"),
+    "config-json": Promise(WARNING, "RocketMQ falls back to its .bak", REPAIR),
+    "config-lost": Promise(ERROR, "what it held is lost", "mqlake repair moves it away; restore it from elsewhere"),
+    "leftover": Promise(NOTE, "space only", "open it: the opening clears it"),
+    "foreign": Promise(NOTE, "none: it is passed over", NOTHING_TO_DO),
+}
+
+
+class Finding(NamedTuple):
+    """One broken promise."""
+
+    severity: Severity
+    what: str
+    file: str
+    """Relative to the store."""
+    offset: int | None
+    """In the file; of the log where the file itself is missing."""
+    found: str
+    expected: str
+    cost: str
+    remedy: str
+
+
+class Findings:
+    """Collects rows, at most MAX_ROWS of one kind in one file."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._rows: list[Finding] = []
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def add(self, what: str, file: Path, offset: int | None, found: str, expected: str, cost: str = "") -> None:
+        name = file.relative_to(self._root).as_posix()
+        self._counts[what, name] += 1
+        if self._counts[what, name] <= MAX_ROWS:
+            severity, usual_cost, remedy = PROMISES[what]
+            self._rows.append(Finding(severity, what, name, offset, found, expected, cost or usual_cost, remedy))
+
+    def rows(self) -> Iterator[Finding]:
+        """Worst first, then by place; where rows were left out, the last of their kind says how many."""
+        left = {key: count - MAX_ROWS for key, count in self._counts.items() if count > MAX_ROWS}
+        yield from sorted(self._rows, key=lambda row: (-row.severity, row.file, row.offset or 0))
+        for (what, name), count in left.items():
+            severity, cost, remedy = PROMISES[what]
+            yield Finding(severity, what, name, None, f"{count} more of these", "none", cost, remedy)
+
+    def worst(self, *parts: str) -> Severity | None:
+        """The worst of what was found under these folders; None where nothing was."""
+        found = [row.severity for row in self._rows if not parts or row.file.split("/")[0] in parts]
+        return max(found, default=None)

@@ -1,0 +1,178 @@
+"""The files of a folder that may be broken in any way: which are there, and where each belongs.
+
+`MappedFileQueue.load` refuses a folder with a wrong file in it; here everything is taken as it is. A log file's place
+is what its records say, for each names its own offset; the file's name counts where it holds no record.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from itertools import pairwise
+from math import gcd
+from pathlib import Path
+from typing import NamedTuple
+
+from mqlake.files.mapped_file import MappedFile
+from mqlake.files.names import file_name
+from mqlake.kernel import check_record, find_record
+from mqlake.logs.commit_log import MARKER_MAGIC, MARKER_SIZE
+
+OFFSET_AT = 28
+MAGIC_START = b"\xda\xa3\x20"
+MOVED = ".moved"
+"""A file on its way to its right name: a repair that was cut short left it."""
+MAX_TRIES = 10_000
+"""Candidates that are looked at for a record that tells a file's place."""
+
+
+class FoundFile(NamedTuple):
+    """A file as it lies there; `start` is what its name says, None where that is no offset."""
+
+    path: Path
+    start: int | None
+    size: int
+
+
+def look(directory: Path) -> list[FoundFile]:
+    """The files of a folder in the order of their names; folders are passed over, a missing folder is an empty one."""
+    found = []
+    try:
+        with os.scandir(directory) as entries:
+            listed = sorted(entries, key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    for entry in listed:
+        try:
+            status = entry.stat()
+        except FileNotFoundError:  # deleted since, or a link to nowhere
+            continue
+        if not stat.S_ISDIR(status.st_mode):
+            found.append(FoundFile(Path(entry.path), start_of(entry.name), status.st_size))
+    return found
+
+
+def start_of(name: str) -> int | None:
+    """The offset that a file's name says."""
+    return int(name) if name.isascii() and name.isdigit() and name == file_name(int(name)) else None
+
+
+def open_file(path: Path, start: int) -> MappedFile | None:
+    """A file mapped for reading, whatever its size; None where it is empty or gone."""
+    try:
+        size = path.stat().st_size
+        return MappedFile.open(path, start, size, writable=False) if size else None
+    except FileNotFoundError:
+        return None
+
+
+def likely_file_size(files: list[FoundFile], spare: list[FoundFile]) -> int | None:
+    """The file size that the files, those made ahead, the markers inside and the names agree on best."""
+    starts = sorted({file.start for file in files if file.start is not None})
+    votes: Counter[int] = Counter(file.size for file in files if file.size)
+    for file in spare:
+        votes[file.size] += 2 if file.size else 0
+    if len(+votes) == 1 and all(start % size == 0 for start in starts for size in +votes):
+        return next(iter(+votes))
+    for file in files:
+        votes[marked_size(file)] += 3
+    for one, other in pairwise(starts):
+        votes[other - one] += 1
+    largest, step = max((file.size for file in files), default=0), gcd(*starts)
+    if 0 < largest <= step:  # the smallest step between names that holds every file
+        parts = (step // n for n in range(1, min(step // largest, MAX_TRIES) + 1) if step % n == 0)
+        votes[min(parts)] += 1
+    votes[0] = 0
+    fits = {size: sum(start % size == 0 for start in starts) for size in +votes}
+    return max(fits, key=lambda size: (fits[size], votes[size], size), default=None)
+
+
+def marked_size(found: FoundFile) -> int:
+    """The file size by what an end-of-file marker says of the rest behind it; 0 where there is none."""
+    file = open_file(found.path, 0)
+    at = file.pages.rfind(MARKER_MAGIC.to_bytes(4, "big"), 4) - 4 if file is not None else -1
+    if file is None or at < 0:
+        return 0
+    told = int.from_bytes(file.pages[at : at + 4], "big", signed=True)
+    return at + told if told >= MARKER_SIZE else 0
+
+
+def own_start(file: MappedFile, file_size: int) -> int | None:
+    """Where a log file starts by what its records say; None where it holds none."""
+    if file.start >= 0:
+        if check_record(file.pages, 0, file.size, file.start, True) > 0:
+            return file.start
+        if find_record(file.pages, 0, file.size, file.start, True) < file.size:
+            return file.start
+    at = file.pages.find(MAGIC_START, 4) - 4
+    for _ in range(MAX_TRIES):
+        if at < 0:
+            break
+        if check_record(file.pages, at, file.size, -1, True) > 0:
+            start = int.from_bytes(file.pages[at + OFFSET_AT : at + OFFSET_AT + 8], "big", signed=True) - at
+            if start >= 0 and start % file_size == 0:
+                return start
+        at = file.pages.find(MAGIC_START, at + 5) - 4
+    return None
+
+
+class Placement(NamedTuple):
+    """Where the files of the log belong."""
+
+    files: dict[int, MappedFile]
+    """By start, each with the size it has."""
+    misnamed: dict[int, Path]
+    """Of those, the ones that have another name."""
+    aside: list[tuple[FoundFile, str]]
+    """Files that are no part of the log, and why."""
+
+
+def place(found: list[FoundFile], file_size: int) -> Placement:
+    """Give every file its place. Where two claim one, the one of that name has it."""
+    files: dict[int, MappedFile] = {}
+    misnamed: dict[int, Path] = {}
+    aside: list[tuple[FoundFile, str]] = []
+    strays: list[tuple[FoundFile, int]] = []
+    blank: list[tuple[FoundFile, MappedFile]] = []
+    for each in found:
+        file = open_file(each.path, -1 if each.start is None else each.start)
+        if file is None:
+            aside.append((each, "empty"))
+            continue
+        start = own_start(file, file_size)
+        if start is None:
+            blank.append((each, file))
+        elif start == each.start and start % file_size == 0:
+            files[start] = file
+        else:
+            strays.append((each, start))
+    named = (start_of(each.path.name.removesuffix(MOVED)) for each in found)
+    names = [start for start in named if start is not None and start % file_size == 0]
+    for each, start in strays:
+        known = start % file_size == 0 and min(names, default=start) <= start <= max(names, default=start) + file_size
+        if start in files or not known:
+            aside.append((each, f"records of the file that starts at {start}"))
+        else:
+            misnamed[start] = each.path
+            files[start] = MappedFile.open(each.path, start, each.size, writable=False)
+    for each, file in blank:
+        if each.start is None or each.start in files or each.start % file_size:
+            aside.append((each, "no record"))
+        else:
+            files[each.start] = file
+    _drop_what_is_far(files, file_size, aside, {file.start for _, file in blank})
+    return Placement(files, misnamed, aside)
+
+
+def _drop_what_is_far(
+    files: dict[int, MappedFile], file_size: int, aside: list[tuple[FoundFile, str]], blank: set[int]
+) -> None:
+    """A file without a record is part of the log between those with records, and right behind them."""
+    held = [start for start in files if start not in blank]
+    start = max(held, default=min(files, default=0) - file_size) + file_size
+    while start in files:
+        start += file_size
+    for far in [known for known in files if known in blank and (known > start or known < min(held, default=known))]:
+        file = files.pop(far)
+        aside.append((FoundFile(file.path, far, file.size), "no record, and apart from the log"))

@@ -1,0 +1,14 @@
+"""The rows of the table in the order of a run: short ones first, so that the time they leave is for the others."""
+
+from __future__ import annotations
+
+from mqlake.torture.cuts import Cuts
+from mqlake.torture.flips import Flips
+from mqlake.torture.full_disk import FullDisk
+from mqlake.torture.kill import Kill
+from mqlake.torture.power import Power
+from mqlake.torture.row import Row
+from mqlake.torture.shapes import Shapes
+from mqlake.torture.syncs import Syncs
+
+ROWS: dict[str, type[Row]] = {row.name: row for row in (Shapes, Cuts, FullDisk, Syncs, Flips, Kill, Power)}

@@ -1,0 +1,160 @@
+"""Runs the rows one after the other: spends the time, restarts a worker that a case took down, and adds up.
+
+What is wrong in a case is a sentence and the command that runs this case alone. Nothing is left on the disk unless a
+promise was broken: then the folders of those cases stay.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mqlake.torture.row import COUNTS, VERDICTS, Outcome
+from mqlake.torture.rows import ROWS
+from mqlake.torture.work import Job
+
+STOP_S = 10.0
+RESTARTS = 5
+"""Cases of one row that may take their worker down before the row is given up."""
+
+
+@dataclass(slots=True)
+class Failure:
+    """A case that broke a promise."""
+
+    row: str
+    case: int
+    broken: list[str]
+    folder: Path
+
+    def as_json(self) -> dict[str, Any]:
+        return {"case": self.case, "broken": self.broken, "folder": str(self.folder)}
+
+
+@dataclass(slots=True)
+class Result:
+    """One row of the table."""
+
+    row: str
+    total: Outcome = field(default_factory=Outcome)
+    cases: int = 0
+    tried: int = 0
+    took_s: float = 0.0
+    failures: list[Failure] = field(default_factory=list)
+    skipped: str | None = None
+    """Why this row was not run."""
+
+    @property
+    def is_good(self) -> bool:
+        return not any(getattr(self.total, column) for column in VERDICTS)
+
+    def as_json(self) -> dict[str, Any]:
+        counts = {name: getattr(self.total, name) for name in COUNTS}
+        return {
+            "row": self.row,
+            "cases": self.tried,
+            **counts,
+            "seconds": round(self.took_s, 1),
+            "skipped": self.skipped,
+        }
+
+
+Progress = Callable[[Result], None]
+"""Told after each case."""
+
+
+class Torture:
+    """One run over the chosen rows, in a folder of its own."""
+
+    def __init__(self, folder: Path, seed: int, progress: Progress = lambda result: None) -> None:
+        self.folder = folder
+        self.seed = seed
+        self._progress = progress
+
+    def run(self, rows: list[str], seconds: float | None, case: int | None = None) -> list[Result]:
+        """Run rows within a time, divided by their shares; what one does not use goes to those after it."""
+        try:
+            results = self._run_rows(rows, seconds, case)
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+        if all(result.is_good for result in results) and case is None:
+            shutil.rmtree(self.folder)
+        return results
+
+    def _run_rows(self, rows: list[str], seconds: float | None, case: int | None) -> list[Result]:
+        results = []
+        deadline = time.monotonic() + (seconds or 0)
+        for at, name in enumerate(rows):
+            left = sum(ROWS[row].share for row in rows[at:])
+            share = None if seconds is None else (deadline - time.monotonic()) * ROWS[name].share / left
+            results.append(self.run_row(name, share, case))
+        return results
+
+    def run_row(self, name: str, seconds: float | None, case: int | None = None) -> Result:
+        result = Result(name)
+        folder = self.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        began = time.monotonic()
+        for _ in range(RESTARTS):
+            spent = time.monotonic() - began
+            left = None if seconds is None else max(0.0, seconds - spent)
+            job = Job(row=name, folder=str(folder), seed=self.seed, seconds=left, case=case, skip=result.tried)
+            if self._work(job, result) or case is not None:
+                break
+        result.took_s = time.monotonic() - began
+        if result.is_good and case is None:
+            shutil.rmtree(folder)
+        return result
+
+    def _work(self, job: Job, result: Result) -> bool:
+        """Run one worker; False where it died in a case, which then counts as an error."""
+        said = Path(job.folder) / "worker.txt"
+        running: int | None = None
+        command = [sys.executable, "-m", "mqlake.torture.work", json.dumps(dataclasses.asdict(job))]
+        with said.open("ab") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as worker:
+            try:
+                for line in _lines(worker):
+                    if "begin" in line:
+                        running = line["begin"]
+                    elif "done" in line:
+                        running = None
+                        self._enter(result, line)
+                    elif "cases" in line:
+                        result.cases = line["cases"]
+                    else:
+                        result.skipped = line["skipped"]
+            except BaseException:  # interrupted: let the worker undo its mounts
+                worker.send_signal(signal.SIGINT)
+                worker.wait(STOP_S)
+                raise
+        if worker.returncode == 0:
+            return True
+        reason = f"the process that opened the store ended with {worker.returncode}; {said} says why"
+        self._enter(result, {"done": running, "faults": 1, "errors": 1, "broken": [reason]})
+        return running is None
+
+    def _enter(self, result: Result, told: dict[str, Any]) -> None:
+        case = told.pop("done")
+        outcome = Outcome(**told)
+        result.total.add(outcome)
+        result.tried += 1
+        if outcome.broken:
+            folder = self.folder / result.row / f"case-{case}"
+            result.failures.append(Failure(result.row, case, outcome.broken, folder))
+        self._progress(result)
+
+
+def _lines(worker: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
+    assert worker.stdout is not None
+    for line in worker.stdout:
+        yield json.loads(line)

@@ -1,0 +1,212 @@
+"""The program that is killed, cut off and starved: four threads that put messages and note what they were promised.
+
+    python -m mqlake.torture.writer STORE LEDGER PLAN        PLAN: the fields of `Plan` as JSON
+
+It notes a put before it begins and its acknowledgement when it has it (`ledger.py`), so that whatever becomes of this
+process, nothing was promised that the ledger does not hold, and nothing put that it does not name. It leaves without
+closing the store, as a crash does, unless the plan says otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from mqlake import (
+    CommitLogConfig,
+    ConsumeQueueConfig,
+    DiskFull,
+    Durability,
+    FlushConfig,
+    FlushTimeout,
+    IndexConfig,
+    MessageStore,
+    PoolConfig,
+    PutReceipt,
+    StoreClosed,
+    StoreConfig,
+    StoreError,
+    StoreFailed,
+)
+from mqlake.torture.ledger import LIFE, LedgerWriter, message_of, number_of
+
+THREADS = 4
+BATCH = 3
+MODES = ("sync", "async", "pool")
+RETRY_S = 0.02
+PR_SET_PDEATHSIG = 1
+TRIES_AFTER_FAILURE = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one writer process does."""
+
+    mode: str = "sync"
+    life: int = 0
+    """Which writer of this store it is: lives have numbers of their own."""
+    messages: int = 1_000_000
+    """At most, for each thread and session."""
+    sessions: int = 1
+    """How often it opens the store; between two sessions it is closed."""
+    close_after_ms: int | None = None
+    """Close the last session this soon, while the threads put; None: put all messages, and do not close."""
+    closes: bool = False
+    """Close the last session too, when all is put."""
+    disk_every: int = 0
+    """Every so many puts one that waits for the disk, whatever the mode; 0: none."""
+    log_bytes: int = 16384
+    checkpoint_ms: int = 30
+    pause_ms: int = 0
+    patient: bool = False
+    """Try again for as long as the disk is full."""
+
+    def config(self) -> StoreConfig:
+        """Small files, so that rolling over, checkpoints and commits happen all the time."""
+        return StoreConfig(
+            commit_log=CommitLogConfig(file_size_bytes=self.log_bytes),
+            consume_queue=ConsumeQueueConfig(file_size_bytes=2000),
+            index=IndexConfig(slot_count=100, entry_count=400),
+            flush=FlushConfig(
+                sync=self.mode == "sync",
+                interval_ms=20,
+                thorough_interval_ms=100,
+                queue_interval_ms=min(10, self.checkpoint_ms),
+                queue_thorough_interval_ms=self.checkpoint_ms,
+            ),
+            pool=PoolConfig(enabled=self.mode == "pool", commit_interval_ms=20, commit_thorough_interval_ms=20),
+        )
+
+
+def start_writer(
+    store: Path, ledger: Path, plan: Plan, env: dict[str, str] | None = None, *, errors: Path
+) -> subprocess.Popen[bytes]:
+    """Start a writer; what it says on standard error goes to a file."""
+    command = [sys.executable, "-m", "mqlake.torture.writer", str(store), str(ledger)]
+    with errors.open("ab") as file:
+        return subprocess.Popen([*command, json.dumps(dataclasses.asdict(plan))], env=env, stdout=file, stderr=file)
+
+
+class Session:
+    """One opening of the store, and the threads that put into it."""
+
+    def __init__(self, store: MessageStore, ledger: LedgerWriter, plan: Plan, session: int) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._plan = plan
+        self._first = plan.life * LIFE + session * (LIFE // 10)
+        self.failed = False
+
+    def run(self) -> None:
+        threads = [threading.Thread(target=self._write, args=(index,), daemon=True) for index in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _write(self, index: int) -> None:
+        """The numbers of one thread: now a batch, now one that waits for the disk."""
+        number = self._first + index * (LIFE // 100)
+        last = number + self._plan.messages
+        tries = 0
+        while number < last and tries < TRIES_AFTER_FAILURE:
+            numbers = [number, number + 1, number + 2] if number % 16 == 15 else [number]
+            tries += not self._put(numbers, index)
+            number += len(numbers)
+            if self._plan.pause_ms:
+                time.sleep(self._plan.pause_ms / 1000)
+
+    def _put(self, numbers: list[int], index: int) -> bool:
+        """Put one or a batch; False where the store takes no more."""
+        self._ledger.begin(numbers)
+        while True:
+            try:
+                self._ledger.acknowledge(numbers, self._receipts(numbers, index))
+                return True
+            except DiskFull as error:
+                self._ledger.refuse(numbers[0], error)
+                if not self._plan.patient:
+                    return False
+                time.sleep(RETRY_S)
+            except StoreClosed:
+                return False
+            except FlushTimeout as error:  # a slow disk: nothing was promised
+                self._ledger.refuse(numbers[0], error)
+                return True
+            except StoreFailed as error:
+                self.failed = True
+                self._ledger.refuse(numbers[0], error)
+                return False
+            except Exception as error:
+                self._ledger.complain(f"put raised {type(error).__name__}: {error}")
+                return False
+
+    def _receipts(self, numbers: list[int], index: int) -> list[PutReceipt]:
+        messages = [message_of(number) for number in numbers]
+        every = self._plan.disk_every
+        durability = Durability.DISK if every and numbers[0] % every == 0 else None
+        if len(messages) > 1:
+            return self._store.put_many(messages, durability=durability)
+        if index == 0:
+            return [asyncio.run(self._store.put_async(messages[0], durability=durability))]
+        return [self._store.put(messages[0], durability=durability)]
+
+    def read_back(self) -> None:
+        """A store that takes no more messages still serves those it has."""
+        try:
+            for topic in self._store.topics():
+                for queue in self._store.queues(topic):
+                    for message in self._store.read(topic, queue_id=queue.queue_id, start=queue.first_offset):
+                        if number_of(message) is None:
+                            self._ledger.complain(f"served a body that nobody put: {message!r}")
+        except StoreError as error:
+            self._ledger.complain(f"a read after the failure raised {type(error).__name__}: {error}")
+
+
+def work(path: Path, ledger: LedgerWriter, plan: Plan) -> None:
+    """All sessions of a plan."""
+    for number in range(plan.sessions):
+        is_last = number == plan.sessions - 1
+        ledger.step("opening")
+        store = MessageStore.open(path, config=plan.config())
+        ledger.step("open")
+        session = Session(store, ledger, plan, number)
+        if is_last and plan.close_after_ms is not None:
+            threading.Thread(target=session.run, daemon=True).start()
+            time.sleep(plan.close_after_ms / 1000)
+        else:
+            session.run()
+        if session.failed:
+            session.read_back()
+        if is_last and not plan.closes and plan.close_after_ms is None:
+            os._exit(0)
+        ledger.step("closing")
+        store.close()
+        if not session.failed:
+            ledger.step("closed")
+
+
+def main() -> int:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # whoever started it is gone: nobody judges it any more
+    path, ledger, plan = sys.argv[1:]
+    noted = LedgerWriter(Path(ledger))
+    try:
+        work(Path(path), noted, Plan(**json.loads(plan)))
+    except StoreError as error:
+        noted.step(f"refused {type(error).__name__}")
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    os._exit(main())

@@ -1,0 +1,101 @@
+"""`mqlake check` and `mqlake repair`: tables, JSON, questions and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import mqlake
+from mqlake import MessageStore
+from tests.cli.conftest import Cli
+
+
+def fill(cli: Cli, count: int = 200) -> None:
+    cli.ok("put", cli.store, "orders", "-", "--config", cli.config, input="".join(f"line {i}\n" for i in range(count)))
+
+
+def damage_log(cli: Cli) -> None:
+    """One bit of the third record's body."""
+    file = cli.store / "commitlog" / f"{0:020d}"
+    data = bytearray(file.read_bytes())
+    data[data.index(b"line 2")] ^= 1
+    file.write_bytes(data)
+
+
+def damage_queue(cli: Cli) -> None:
+    file = cli.store / "consumequeue" / "orders" / "0" / f"{0:020d}"
+    data = bytearray(file.read_bytes())
+    data[11] ^= 1
+    file.write_bytes(data)
+
+
+def test_exit_codes_tell_the_worst_of_what_was_found(cli: Cli) -> None:
+    fill(cli)
+    assert cli.run("check", cli.store).exit_code == 0
+    (cli.store / "README").touch()
+    assert cli.run("check", cli.store).exit_code == 0  # a note
+    damage_queue(cli)
+    assert cli.run("check", cli.store).exit_code == 1
+    damage_log(cli)
+    assert cli.run("check", cli.store).exit_code == 2
+
+
+@pytest.mark.parametrize("command", ["check", "repair"])
+def test_a_wrong_command_line_and_a_place_without_a_store_look_like_no_verdict(command: str, cli: Cli) -> None:
+    assert cli.run(command, cli.store, "--nonsense").exit_code == 64
+    assert cli.run(command).exit_code == 64
+    result = cli.run(command, cli.store)
+    assert result.exit_code == 3 and "NotAStore" in result.stderr
+    assert "64" in cli.ok(command, "--help")
+
+
+def test_the_table_names_file_and_offset_and_the_repair_command(cli: Cli) -> None:
+    fill(cli)
+    damage_log(cli)
+    shown = cli.run("check", cli.store).stdout
+    assert "record-crc" in shown and f"commitlog/{0:020d}" in shown
+    assert f"mqlake repair {cli.store}" in shown
+
+
+def test_json_has_a_line_for_each_finding_and_the_verdict(cli: Cli) -> None:
+    fill(cli)
+    damage_log(cli)
+    lines = [json.loads(line) for line in cli.run("check", cli.store, "--json").stdout.splitlines()]
+    assert [line["kind"] for line in lines] == ["finding", "verdict"]
+    assert lines[0]["what"] == "record-crc" and lines[0]["severity"] == "error"
+    assert lines[0].keys() >= {"file", "offset", "found", "expected", "cost", "remedy"}
+    assert lines[1]["holds"] is False
+
+
+def test_repair_asks_before_it_changes_anything(cli: Cli) -> None:
+    fill(cli)
+    damage_log(cli)
+    result = cli.run("repair", cli.store, input="n\n")
+    assert result.exit_code == 4 and "nothing was changed" in result.stdout
+    assert not mqlake.check(cli.store).holds
+    result = cli.run("repair", cli.store, input="y\n")
+    assert result.exit_code == 0, result.output
+    assert "plan" in result.stdout and "fill" in result.stdout and "all promises hold" in result.stdout
+    assert mqlake.check(cli.store).holds
+
+
+def test_repair_in_a_script_needs_yes_or_a_copy(cli: Cli, tmp_path: Path) -> None:
+    fill(cli)
+    damage_log(cli)
+    assert cli.run("repair", cli.store, "--json").exit_code == 4
+    assert cli.run("repair", cli.store, input="").exit_code == 4, "nobody is there to answer"
+    assert cli.run("repair", cli.store, "--to", tmp_path / "copy", "--json").exit_code == 0
+    assert not mqlake.check(cli.store).holds and mqlake.check(tmp_path / "copy").holds
+    lines = [json.loads(line) for line in cli.run("repair", cli.store, "--yes", "--json").stdout.splitlines()]
+    assert {line["kind"] for line in lines} == {"finding", "action", "repair"}
+    assert lines[-1]["done"] and lines[-1]["holds"] and Path(lines[-1]["backup"]).is_dir()
+
+
+def test_a_live_store_is_checked_and_not_repaired(cli: Cli) -> None:
+    fill(cli)
+    with MessageStore.open(cli.store):
+        assert "while it is written" in cli.ok("check", cli.store)
+        result = cli.run("repair", cli.store, "--yes")
+        assert result.exit_code == 3 and "StoreLocked" in result.stderr

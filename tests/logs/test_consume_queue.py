@@ -1,0 +1,33 @@
+"""Where a queue begins, once the log's first files are gone and some of its messages were lost."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from mqlake.codec.queue_entry import ENTRY, FILLER_SIZE
+from mqlake.logs.consume_queue import ConsumeQueue
+from tests.helpers import covers
+
+
+@covers("O4")
+@pytest.mark.parametrize("seed", range(30))
+def test_entries_of_lost_messages_do_not_hide_the_messages_around_them(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    count, front = draw.randrange(1, 60), draw.choice([0, 0, 5])
+    offsets = [100 * (number + 1) for number in range(count)]
+    lost = {number for number in range(count - 1) if draw.random() < 0.3}
+    queue = ConsumeQueue(tmp_path / "q", 2000, writable=True)
+    entries = [
+        ENTRY.pack(draw.choice([0, 100]), FILLER_SIZE, 1) if number in lost else ENTRY.pack(offsets[number], 50, 7)
+        for number in range(count)
+    ]
+    queue.write(front, b"".join(entries))
+    for log_first in (0, 100, 350, offsets[-1], offsets[-1] + 1):
+        first = queue.first_offset(log_first)
+        kept = [front + number for number in range(count) if number not in lost and offsets[number] >= log_first]
+        gone = [front + number for number in range(count) if number not in lost and offsets[number] < log_first]
+        assert all(first <= number for number in kept)
+        assert all(number < first for number in gone)

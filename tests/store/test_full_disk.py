@@ -1,0 +1,138 @@
+"""A full disk: what finds no room is refused or waits, nothing is lost, and all goes on when space is back."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+import pytest
+
+from mqlake import CommitLogConfig, DiskFull, FlushConfig
+from mqlake.codec.index_entry import key_hash, key_text
+from mqlake.logs.consume_queue import ConsumeQueue
+from mqlake.logs.key_index import KeyIndex
+from tests.helpers import bodies, eventually, message, open_small
+from tests.store.test_bad_places import disk_of
+
+
+class Full:
+    """Makes a method find the disk full, as long as `now` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, where: type, method: str, error: Exception) -> None:
+        self.now = False
+        self.refused = 0
+        real = getattr(where, method)
+
+        def tried(*arguments: object) -> object:
+            if self.now:
+                self.refused += 1
+                raise error
+            return real(*arguments)
+
+        monkeypatch.setattr(where, method, tried)
+
+
+NO_SPACE = OSError(28, "No space left on device")
+
+
+def test_dispatch_that_finds_no_room_for_a_queue_waits_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Full(monkeypatch, ConsumeQueue, "_write_bytes", NO_SPACE)
+    with open_small(tmp_path / "s") as store:
+        store.put(message(0, queue_id=0))
+        assert store.wait_dispatched()
+        full.now = True
+        for number in range(1, 300):  # the log has room: puts are taken
+            store.put(message(number, queue_id=number % 2))
+        assert eventually(lambda: "No space left" in str(store.stats().failure))
+        assert eventually(lambda: full.refused > 2), "it tries again"
+        assert store.read("orders", queue_id=0)[0].body == b"body 0", "reading goes on"
+        full.now = False
+        assert store.wait_dispatched(5)
+        assert store.stats().failure is None
+        assert len(bodies(store)) == 150
+        assert len(bodies(store, queue_id=1)) == 150
+        for number in range(300):
+            assert len(store.find("orders", f"key-{number}")) == 1
+        assert not store.stats().damage
+
+
+def test_keys_of_a_half_entered_message_are_entered_once_when_the_index_finds_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Full(monkeypatch, KeyIndex, "_roll", DiskFull(tmp_path, 1, "No space left on device"))
+    with open_small(tmp_path / "s") as store:
+        store.put(message(0, queue_id=0))
+        assert store.wait_dispatched()
+        full.now = True
+        for number in range(1, 80):  # a file takes 399 keys: it is full in the midst of a message
+            store.put(message(number, queue_id=0, keys=[f"{number}-{key}" for key in range(7)]))
+        assert eventually(lambda: full.refused > 2)
+        full.now = False
+        assert store.wait_dispatched(5)
+        assert store._writer is not None
+        index = store._writer.index
+        assert index is not None
+        for number in range(1, 80):
+            for key in range(7):
+                found = index.find(key_hash(key_text("orders", f"{number}-{key}")), 0, 1 << 60, 64)
+                assert len(found) == 1, (number, key)
+
+
+def test_closing_on_a_full_disk_neither_hangs_nor_loses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Full(monkeypatch, ConsumeQueue, "_write_bytes", NO_SPACE)
+    with open_small(tmp_path / "s") as store:
+        full.now = True
+        for number in range(50):
+            store.put(message(number, queue_id=0))
+        assert eventually(lambda: store.stats().failure is not None)
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+    assert (tmp_path / "s" / "abort").exists()
+    full.now = False
+    with open_small(tmp_path / "s") as store:
+        assert bodies(store) == [b"body %d" % number for number in range(50)]
+
+
+def test_no_checkpoint_is_taken_of_a_step_that_is_half_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Full(monkeypatch, KeyIndex, "put", NO_SPACE)  # queues are written before the index
+    with open_small(tmp_path / "s") as store:
+        store.put(message(0, queue_id=0))
+        assert store.wait_dispatched()
+        full.now = True
+        store.put(message(1, queue_id=0))
+        assert eventually(lambda: store.stats().failure is not None)
+        assert store._writer is not None
+        assert store._writer.write_checkpoint() is False
+        full.now = False
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
+def test_a_disk_that_fills_up_and_is_freed_again_and_again_loses_nothing(tmp_path: Path, kind: str) -> None:
+    settings = {
+        "commit_log": CommitLogConfig(file_size_bytes=1 << 20),
+        "flush": FlushConfig(queue_interval_ms=10, queue_thorough_interval_ms=50),
+    }
+    with disk_of(tmp_path / "disk", "24M", kind) as disk:
+        stored: list[bytes] = []
+        for _ in range(3):
+            with open_small(disk / "store", **settings) as store:
+                ballast = disk / "ballast"
+                with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+                    while True:
+                        file.write(bytes(65536))
+                with contextlib.suppress(DiskFull):
+                    for _ in range(4000):
+                        body = b"%06d" % len(stored) * 60
+                        store.put(message(len(stored), queue_id=0, body=body))
+                        stored.append(body)
+                ballast.unlink()
+                store.put(message(len(stored), queue_id=0, body=b"space again %d" % len(stored)))
+                stored.append(b"space again %d" % len(stored))
+                assert store.wait_dispatched(15)
+                assert store.stats().failure is None
+                assert bodies(store) == stored
+        with open_small(disk / "store", **settings) as store:
+            assert bodies(store) == stored

@@ -1,0 +1,129 @@
+"""Breaks the store on purpose, in every Python process that has this folder on its path: BREAK says how."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+CUT_BYTES = 500
+
+
+def no_sync() -> None:
+    """Acknowledge without waiting for the disk."""
+    sync_in_python()
+    os.fsync = os.fdatasync = lambda fd: None
+
+
+def no_directory_sync() -> None:
+    """Files are synced, their names are not."""
+    sync = os.fsync
+    os.fsync = lambda fd: None if stat.S_ISDIR(os.fstat(fd).st_mode) else sync(fd)  # type: ignore[arg-type]
+
+
+def deaf_to_errors() -> None:
+    """A sync that failed is taken for one that did not."""
+
+    def deaf(sync: Any) -> Any:
+        def call(fd: int) -> None:
+            try:
+                sync(fd)
+            except OSError:
+                pass
+
+        return call
+
+    sync_in_python()
+    os.fsync, os.fdatasync = deaf(os.fsync), deaf(os.fdatasync)
+
+
+def sync_in_python() -> None:
+    """The log is synced through `os.fdatasync`, where that can be broken; else the kernel calls the system itself."""
+    from mqlake.logs.commit_log import LogWriter
+
+    LogWriter._descriptor_of = lambda log, file: -1  # type: ignore[method-assign, assignment]
+
+
+def never_resumes() -> None:
+    """Once the disk was full it stays so, for the writer."""
+    if "mqlake.torture.writer" not in sys.orig_argv:
+        return
+    allocate = os.posix_fallocate
+    failed: list[int] = []
+
+    def call(fd: int, offset: int, length: int, /) -> None:
+        if failed:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        try:
+            allocate(fd, offset, length)
+        except OSError:
+            failed.append(fd)
+            raise
+
+    os.posix_fallocate = call
+
+
+def cuts_too_much() -> None:
+    """Recovery drops whole records from the end of the log."""
+
+    def spoil(path: Path) -> None:
+        if not (path / "abort").exists():
+            return
+        for file in sorted((path / "commitlog").iterdir(), reverse=True):
+            data = file.read_bytes()
+            end = len(data.rstrip(b"\0"))
+            if end > CUT_BYTES:
+                file.write_bytes(data[: end - CUT_BYTES] + bytes(len(data) - end + CUT_BYTES))
+                return
+
+    before_open(spoil)
+
+
+def refuses_rudely() -> None:
+    """An error that nobody typed, without a way out."""
+
+    def refuse(path: Path) -> None:
+        if not (path / "consumequeue").exists() and (path / "commitlog").exists():
+            raise ValueError("unexpected")
+
+    before_open(refuse)
+
+
+def before_open(act: Callable[[Path], None]) -> None:
+    from mqlake import MessageStore
+
+    real = MessageStore.open.__func__  # type: ignore[attr-defined]
+
+    def call(cls: Any, /, path: Any, **settings: Any) -> Any:
+        act(Path(path))
+        return real(cls, path, **settings)
+
+    MessageStore.open = classmethod(call)  # type: ignore[method-assign, assignment]
+
+
+def dies_in_the_judge() -> None:
+    """As after a bus error, where a worker opens a store."""
+    if "mqlake.torture.work" in sys.orig_argv:
+        before_open(lambda path: os.abort())
+
+
+def is_not_root() -> None:
+    """No fault at all: a user who may not mount."""
+    os.geteuid = lambda: 1000
+
+
+def serves_damage() -> None:
+    """Now and then a body that nobody put."""
+    from mqlake import StoredMessage
+
+    StoredMessage.body = property(  # type: ignore[assignment, method-assign]
+        lambda self: self.raw_body + b"!" if self.physical_offset % 7 == 0 else self.raw_body
+    )
+
+
+if how := os.environ.get("BREAK"):
+    globals()[how]()

@@ -1,0 +1,102 @@
+"""The torture can fail: a store that is broken on purpose is convicted by the row that watches over that promise."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mqlake.torture.run import Torture
+from tests.helpers import eventually
+
+BREAKS = Path(__file__).parent / "breaks"
+
+CONVICTIONS = [
+    ("kill", 1, "cuts_too_much", "lost"),
+    ("power", 0, "no_sync", "lost"),
+    ("power", 0, "no_directory_sync", "lost"),
+    ("cuts", 0, "cuts_too_much", "lost"),
+    ("flips", 3, "serves_damage", "undetected"),
+    ("syncs", 40, "deaf_to_errors", "false_acks"),
+    pytest.param("full", 1, "never_resumes", "errors", marks=pytest.mark.long),  # waits for the 15 s
+    ("shapes", 0, "refuses_rudely", "refused"),
+]
+
+
+@pytest.mark.parametrize(("row", "case", "how", "column"), CONVICTIONS)
+def test_a_broken_store_is_convicted(
+    row: str, case: int, how: str, column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(BREAKS))
+    monkeypatch.setenv("BREAK", how)
+    result = Torture(tmp_path, seed=1).run_row(row, None, case)
+    while row == "kill" and result.total.acknowledged == 0:  # killed before it had put anything: a busy machine
+        case += 3
+        result = Torture(tmp_path, seed=1).run_row(row, None, case)
+    if result.skipped:
+        pytest.skip(result.skipped)
+    assert getattr(result.total, column) > 0, result
+    assert not result.is_good
+    assert [failure.case for failure in result.failures] == [case]
+
+
+def torture(tmp_path: Path, *words: str, how: str = "") -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(BREAKS), "BREAK": how}
+    command = [sys.executable, "-m", "mqlake", "torture", str(tmp_path), "--seed", "7", *words]
+    return subprocess.run(command, env=env, capture_output=True, text=True)
+
+
+def test_a_broken_promise_is_told_with_its_command_and_its_folder(tmp_path: Path) -> None:
+    done = torture(tmp_path, "--only", "shapes", "--case", "0", how="refuses_rudely")
+    assert done.returncode == 1
+    assert "refused without the way out: ValueError: unexpected (no queues, of the closed store)" in done.stdout
+    assert f"mqlake torture {tmp_path} --only shapes --case 0 --seed 7" in done.stdout
+    kept = next(tmp_path.glob("mqlake-torture-7-*/shapes/case-0"))
+    assert f"kept in {kept}" in done.stdout
+    assert (kept / "before").is_dir()
+
+
+def test_a_worker_that_dies_counts_as_an_error_and_the_row_goes_on(tmp_path: Path) -> None:
+    done = torture(tmp_path, "--only", "kill", "--minutes", "0.01", "--json", how="dies_in_the_judge")
+    told = json.loads(done.stdout)
+    assert done.returncode == 1 and told["errors"] > 1 and told["cases"] == told["errors"]
+    assert f"mqlake torture {tmp_path} --only kill --case" in told["failures"][0]["again"]
+
+
+def test_a_row_that_is_not_allowed_here_is_passed_over_and_says_so(tmp_path: Path) -> None:
+    done = torture(tmp_path, "--only", "full", how="is_not_root")
+    assert done.returncode == 0
+    assert "full: not allowed here, skipped: mounting a small disk needs root" in done.stdout
+
+
+def test_nothing_is_left_where_every_promise_was_kept(tmp_path: Path) -> None:
+    done = torture(tmp_path, "--only", "kill", "--minutes", "0.01", "--json")
+    told = json.loads(done.stdout)
+    assert done.returncode == 0, done.stdout
+    assert told["row"] == "kill" and told["faults"] >= 1 and told["acknowledged"] > 1 and told["seed"] == 7
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("words", [["--only", "sharks"], ["--case", "1"], ["--only", "kill,power", "--case", "1"]])
+def test_a_wrong_command_line_is_told_as_such(tmp_path: Path, words: list[str]) -> None:
+    done = torture(tmp_path, *words)
+    assert done.returncode == 2
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("row", ["kill", "full"])
+def test_an_interrupted_run_leaves_nothing(row: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mqlake", "torture", str(tmp_path), "--only", row]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert eventually(lambda: any(tmp_path.glob("*/*/case-*/ledger")) or process.poll() is not None, 20)
+    if process.poll() == 0:
+        pytest.skip("this row is not allowed here")
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30)[1] == b""
+    assert process.returncode == 130
+    assert os.listdir(tmp_path) == []
