@@ -35,7 +35,7 @@ MAX_STRETCH_BYTES = 64 << 20
 """Log bytes of one step. Each step waits for the interpreter lock a few times, behind a busy writer for milliseconds
 each: the farther dispatch is behind, the longer its steps."""
 REST_S = 0.010
-"""How long it leaves the interpreter lock to those who put before it looks again, unless somebody waits for a message."""
+"""For so long it leaves the interpreter lock to those who put, unless somebody waits for a message."""
 QUIET_ROUNDS = 3
 RETRY_S = 0.5
 """Between two tries while the disk is full."""
