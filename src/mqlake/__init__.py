@@ -1,4 +1,9 @@
-"""mqlake: a durable message store whose files are Apache RocketMQ's, byte for byte."""
+"""mqlake: a durable message store whose files are Apache RocketMQ's, byte for byte.
+
+`check` and what it answers with are imported when they are first asked for: a program that puts needs none of it.
+"""
+
+from typing import TYPE_CHECKING
 
 from mqlake.config import (
     CommitLogConfig,
@@ -31,13 +36,15 @@ from mqlake.errors import (
     UnknownTopic,
 )
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
-from mqlake.store.check import CheckReport, check
-from mqlake.store.findings import Finding, Severity
 from mqlake.store.message_store import MessageStore
 from mqlake.store.read import QueueRange
 from mqlake.store.retention import Retained
 from mqlake.store.stats import StoreStats, TopicStats
 from mqlake.version import __version__
+
+if TYPE_CHECKING:
+    from mqlake.store.check import CheckReport, check
+    from mqlake.store.findings import Finding, Severity
 
 __all__ = [
     "BadFile",
@@ -81,3 +88,11 @@ __all__ = [
     "__version__",
     "check",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in ("CheckReport", "Finding", "Severity", "check"):
+        raise AttributeError(f"module 'mqlake' has no attribute {name!r}")
+    from mqlake.store import check, findings
+
+    return getattr(check if hasattr(check, name) else findings, name)

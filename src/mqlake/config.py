@@ -7,7 +7,6 @@ knows and this store has no use for is accepted. `None` for a file size means: w
 from __future__ import annotations
 
 import dataclasses
-import importlib.resources
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -326,7 +325,7 @@ def parse_hours(text: str) -> frozenset[int]:
 
 def known_properties() -> frozenset[str]:
     """Every setting that a RocketMQ broker of 4.9 or 5.x takes."""
-    text = importlib.resources.files("mqlake").joinpath("rocketmq-properties.txt").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "rocketmq-properties.txt").read_text(encoding="utf-8")
     return frozenset(text.split())
 
 

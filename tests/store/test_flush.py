@@ -166,6 +166,29 @@ def test_a_failed_sync_latches_the_store_and_nothing_is_acknowledged_from_then_o
 
 
 @covers("L3")
+def test_an_interrupted_sync_is_no_acknowledgement_and_nobody_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_small(tmp_path / "s", flush=SYNC)
+    first = store.put(message(1, queue_id=0))
+    real = os.fdatasync
+
+    def interrupted(descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fdatasync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.put(message(2, queue_id=0))
+    monkeypatch.setattr(os, "fdatasync", real)
+    began = time.monotonic()
+    with pytest.raises(StoreFailed, match="Interrupted"):
+        store.put(message(3, queue_id=0))
+    assert time.monotonic() - began < 2
+    assert store.stats().durable_end == first.end
+    store.close()
+
+
+@covers("L3")
 def test_every_waiter_of_a_failed_sync_learns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_small(tmp_path / "s", flush=SYNC)
     store.put(message(0))

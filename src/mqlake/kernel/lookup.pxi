@@ -1,5 +1,9 @@
 # A key -> its messages: the index names candidates, their records decide.
 
+cdef enum:
+    PREFETCHED = 1536           # bytes of a record that are fetched while its first are waited for
+
+
 cdef struct Lookup:             # what is looked for, and where the log may be read
     const uint8_t* topic
     Py_ssize_t topic_size
@@ -112,6 +116,8 @@ cdef object matching_record(int64_t offset, Lookup* lookup, LogWindow window, ki
     cdef Wanted w
     cdef int64_t size
     cdef const uint8_t* p = window.at(offset, &size)
+    if p != NULL:
+        prefetch_record(p, min(size, lookup.readable - offset), 0, PREFETCHED)
     if p == NULL or parse(p, min(size, lookup.readable - offset), offset, True, &r) <= 0:
         return None
     if not is_equal(p + r.topic_at, r.topic_size, lookup.topic, lookup.topic_size):

@@ -4,7 +4,8 @@ The dispatcher follows the visible end of the log: the durable end with sync flu
 a power cut could take back; else the committed end. It works a stretch of records at a time, in the kernel and without
 the interpreter lock, and writes what it found queue by queue. `dispatched` moves behind those writes.
 
-While messages come it looks again every millisecond; after a quiet moment it sleeps until a put wakes it.
+While messages come it looks again every few milliseconds, or at once where somebody waits for one; after a quiet moment
+it sleeps until a put wakes it.
 
 A full disk does not stop it: it says so, tries the same step again, and goes on by itself once there is space. That
 is safe, because a step that is done twice is done once.
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -34,8 +34,9 @@ STRETCH_BYTES = 2 << 20
 MAX_STRETCH_BYTES = 64 << 20
 """Log bytes of one step. Each step waits for the interpreter lock a few times, behind a busy writer for milliseconds
 each: the farther dispatch is behind, the longer its steps."""
-REST_S = 0.001
-QUIET_ROUNDS = 20
+REST_S = 0.010
+"""For so long it leaves the interpreter lock to those who put, unless somebody waits for a message."""
+QUIET_ROUNDS = 3
 RETRY_S = 0.5
 """Between two tries while the disk is full."""
 MAX_QUEUE_OFFSET = 1 << 58
@@ -191,7 +192,7 @@ class Dispatcher:
                 quiet = 0
             elif quiet < QUIET_ROUNDS:
                 quiet += 1
-                time.sleep(REST_S)
+                self._rest()
             else:
                 self._sleep()
                 quiet = 0
@@ -203,6 +204,12 @@ class Dispatcher:
         self.failure = error
         with self._arrived:
             self._arrived.notify_all()
+
+    def _rest(self) -> None:
+        self._bell.clear()
+        self.idle = self._waiting > 0  # who waits for a message gets it at once: the next put rings
+        self._bell.wait(REST_S)
+        self.idle = False
 
     def _sleep(self) -> None:
         self._bell.clear()

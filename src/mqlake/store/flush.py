@@ -98,14 +98,17 @@ class Flusher:
     def _sync(self) -> None:
         """Sync all that is appended now, where that is more than one call: the caller was told to lead."""
         self._group.lead()
+        target, failure = 0, errno.EINTR  # what an interrupt leaves: nobody knows what reached the disk
         try:
-            target = self._log.commit()
-            self._log.sync(self.durable, target)
+            end = self._log.commit()
+            self._log.sync(self.durable, end)
+            target, failure = end, 0
         except OSError as error:
-            self._group.finish(0, error.errno or errno.EIO)
+            failure = error.errno or errno.EIO
+        finally:
+            self._group.finish(target, failure)
+        if failure:
             self._failed()
-        else:
-            self._group.finish(target, 0)
 
     def fail(self, error: OSError) -> None:
         """Latch: from here on nothing is acknowledged and no put is taken."""

@@ -148,13 +148,13 @@ class Reader:
                         self._note_entry(queue, start + number, offset)
                     number += 1
                     continue
-                stretch = self._log.stretch(offset, readable)
-                if stretch is None:  # deleted since this read began
+                file = self._log.files.file_at(offset)
+                if file is None:  # deleted since this read began
                     raise OffsetOutOfRange("commit log", offset, self._log.first_offset, readable)
                 found, after, why = read_records(
-                    stretch.data,
-                    stretch.log_start,
-                    stretch.end,
+                    file.pages,
+                    file.start,
+                    min(readable, file.end) - file.start,
                     entries,
                     number,
                     left,
@@ -163,12 +163,14 @@ class Reader:
                     queue.queue_id,
                     start,
                 )
+                if not why and after == count and start + count == stop:
+                    return records + found if records else found
                 records += found
                 left -= sum(message.size for message in found)
                 if why:
-                    self._note_damage(
-                        queue, start + after, stretch, QueueEntry(*ENTRY.unpack_from(entries, after * 20)), why
-                    )
+                    stretch = Stretch(file.pages, file.start, 0, min(readable, file.end) - file.start, file.path)
+                    entry = QueueEntry(*ENTRY.unpack_from(entries, after * ENTRY_SIZE))
+                    self._note_damage(queue, start + after, stretch, entry, why)
                     after += 1
                 elif after == number:  # the next would pass max_bytes
                     return records
