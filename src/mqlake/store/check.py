@@ -26,7 +26,7 @@ from mqlake.store.check_index import IndexCheck
 from mqlake.store.check_queues import QueueCheck
 from mqlake.store.findings import Finding, Findings, Severity
 from mqlake.store.log_map import BROKEN_MARKER, MISSING, LogMap, read_ends
-from mqlake.store.opening import find_store, read_notes
+from mqlake.store.opening import QUEUE_SIZE, find_store, read_notes
 from mqlake.store.survey import likely_file_size, look, open_file, place
 
 CHUNK = 16 << 20
@@ -114,7 +114,9 @@ class Examination:
     def _likely_queue_size(self) -> int:
         files = [file for folder in self.layout.consume_queues.glob("*/*") for file in look(folder)]
         size = likely_file_size(files, [])
-        return size if size is not None and size % ENTRY_SIZE == 0 else DEFAULT_QUEUE_FILE_SIZE
+        if size is not None and size % ENTRY_SIZE == 0:
+            return size
+        return read_notes(self.layout).get(QUEUE_SIZE) or DEFAULT_QUEUE_FILE_SIZE  # a writer may be about to make some
 
     def _newest_named(self) -> int | None:
         """The offset of the newest record that a queue names, as far as that can be one; None where none does."""
