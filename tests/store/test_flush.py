@@ -261,6 +261,30 @@ def test_asyncio_programs_put_without_blocking_the_loop(tmp_path: Path, log_sync
     asyncio.run(main())
 
 
+def test_a_store_that_closes_under_a_running_loop_answers_its_waiters_and_leaves_nothing_in_the_loop(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        store = open_small(tmp_path / "s", flush=SYNC)
+        puts = [asyncio.create_task(store.put_async(message(i))) for i in range(50)]
+        await asyncio.sleep(0)
+        store.close()
+        began = time.monotonic()
+        receipts = await asyncio.gather(*puts)
+        assert time.monotonic() - began < 2
+        assert all(receipt.durability is Durability.DISK for receipt in receipts)
+        heard = asyncio.Event()
+        ends = os.pipe()  # gets the number that the store's bell had
+        asyncio.get_running_loop().add_reader(ends[0], heard.set)
+        os.write(ends[1], b"x")
+        await asyncio.wait_for(heard.wait(), 2)
+        asyncio.get_running_loop().remove_reader(ends[0])
+        for end in ends:
+            os.close(end)
+
+    asyncio.run(main())
+
+
 @covers("A7", "E1", "E4", "B4", "B6", "B11", "B12", "B15", "B16", "L2", "L6")
 def test_with_the_pool_a_message_is_in_memory_until_it_is_committed_and_only_then_seen(tmp_path: Path) -> None:
     pool = PoolConfig(enabled=True, buffer_count=3, commit_interval_ms=300, commit_thorough_interval_ms=300)

@@ -41,11 +41,7 @@ class Scars:
 
     def load(self, first_offset: int = 0) -> None:
         """Take the file as it is, without lines that are none and scars of log files that are gone."""
-        try:
-            lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            return
-        found = [scar for scar in map(_parse, lines) if scar is not None and scar.end > first_offset]
+        found = [scar for scar in read_scars(self._path) if scar is not None and scar.end > first_offset]
         self.ranges = _joined(found)
 
     def add(self, start: int, end: int, reason: str) -> bool:
@@ -70,6 +66,16 @@ class Scars:
             replace_file(self._path, lines.encode(), scratch)
         except OSError as error:
             _log.warning("%s is not kept up to date: %s", self._path, error)
+
+
+def read_scars(path: Path) -> list[Scar | None]:
+    """The lines of a list of scars, None for one that is none; a missing list is an empty one."""
+    try:
+        return [_parse(line) for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except FileNotFoundError:
+        return []
+    except OSError:
+        return [None]
 
 
 def _parse(line: str) -> Scar | None:

@@ -67,6 +67,10 @@ class LoopWaiters:
 
     def _ring(self) -> None:
         os.eventfd_read(self._bell)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Answer those of whom it is known how their sync ended."""
         if self._group.failure:
             self._fail()
             return
@@ -99,6 +103,14 @@ class LoopWaiters:
             self._timer = self.loop.call_later(max(self._waiting[0][1] - now, 0.001), self._expire)
 
     def close(self) -> None:
-        """The loop is closed, or the store: nobody rings any more."""
+        """The loop is closed, or the store: nobody rings any more. From any thread; the loop's own does the rest."""
         self._group.unwatch(self._bell)
+        try:
+            self.loop.call_soon_threadsafe(self._let_go)
+        except RuntimeError:  # the loop is closed: nobody waits there any more
+            os.close(self._bell)
+
+    def _let_go(self) -> None:
+        self.loop.remove_reader(self._bell)  # first: the next file may get the same number
         os.close(self._bell)
+        self._settle()

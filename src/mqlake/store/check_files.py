@@ -11,9 +11,10 @@ from mqlake.codec.queue_entry import BATCH_ENTRY, BATCH_ENTRY_SIZE, BatchEntry
 from mqlake.files.layout import Layout
 from mqlake.files.positions import APPENDED, DISPATCHED, DURABLE, SIZE, WRITER, Positions
 from mqlake.kernel import check_record
+from mqlake.logs.scars import read_scars
 from mqlake.store.checkpoint import read_checkpoint
 from mqlake.store.findings import Findings
-from mqlake.store.log_map import LogMap, known_scars
+from mqlake.store.log_map import LogMap
 from mqlake.store.survey import look
 
 KNOWN = {
@@ -93,10 +94,8 @@ def _notes(layout: Layout, log: LogMap, findings: Findings) -> None:
         findings.add("abort", layout.abort, None, "the last stop was unclean", "no such file")
     if layout.settings.exists() and not isinstance(parsed(layout.settings), dict):
         findings.add("settings", layout.settings, None, "not JSON", "a JSON object")
-    try:
-        known_scars(layout)
-    except (OSError, ValueError) as error:
-        findings.add("scars", layout.own / "scars", None, f"unreadable: {error}", "JSON lines")
+    if None in read_scars(layout.scars):
+        findings.add("scars", layout.scars, None, "a line that names no scar", "JSON lines")
     if not log.ends.live and layout.scratch.is_dir():
         for path in sorted(layout.scratch.iterdir()):
             findings.add("leftover", path, None, "a file half made", "none")

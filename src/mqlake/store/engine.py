@@ -68,9 +68,8 @@ class Engine(Side):
             self._mark_running()
             self._start(undo)
             undo.pop_all()
-        atexit.register(
-            self.close
-        )  # a program that ends without closing, or is interrupted while it does, still closes
+        # A program that ends without closing, or is interrupted while it does, still closes.
+        atexit.register(self.close)
 
     # ---- opening
 

@@ -14,9 +14,7 @@ from mqlake.files.positions import DISPATCHED, DURABLE, FIRST, GENERATION, NEXT_
 from mqlake.logs.commit_log import CommitLog
 from mqlake.logs.consume_queues import ConsumeQueues
 from mqlake.logs.key_index import KeyIndex
-from mqlake.store.checkpoint import (
-    read_checkpoint,
-)
+from mqlake.store.checkpoint import read_checkpoint
 from mqlake.store.recovery import Progress, Recovery, Reporter
 from mqlake.store.retention import retention_stats
 from mqlake.store.side import Side, damage_of

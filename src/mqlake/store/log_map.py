@@ -8,7 +8,6 @@ farther: what is missing before the watermark is lost, what is broken behind it 
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -87,18 +86,6 @@ def read_ends(layout: Layout, *, locked_here: bool) -> Ends:
     if not closed and 0 <= words[DURABLE] <= words[APPENDED]:
         watermark = max(watermark, words[DURABLE])
     return Ends(live, None, watermark, checkpoint)
-
-
-def known_scars(layout: Layout) -> list[tuple[int, int]]:
-    """The ranges that `mqlake/scars` lists; ValueError where it cannot be read."""
-    try:
-        lines = (layout.own / "scars").read_text().splitlines()
-    except FileNotFoundError:
-        return []
-    try:
-        return [(int(scar["start"]), int(scar["end"])) for scar in map(json.loads, filter(None, lines))]
-    except (TypeError, KeyError) as error:
-        raise ValueError(str(error)) from error
 
 
 class LogMap:

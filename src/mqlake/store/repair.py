@@ -272,7 +272,7 @@ class _Repair:
                 self.backup.move(queue.directory)
         for path in sorted(self.layout.index.glob("*")):
             self.backup.move(path)
-        for path in (self.layout.own_checkpoint, self.layout.positions, self.layout.own / "scars"):
+        for path in (self.layout.own_checkpoint, self.layout.positions, self.layout.scars):
             if path.exists():
                 self.backup.move(path)
         if self.layout.checkpoint.exists():
