@@ -8,10 +8,8 @@ but for damage, which is told.
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +26,7 @@ from mqlake.spark.options import SourceOptions
 from mqlake.spark.schema import Table
 from mqlake.spark.selection import Selection
 from mqlake.spark.split import QueueRun, Split
+from mqlake.spark.tasks import freeze
 from mqlake.store.scan import BATCH_BYTES, Scan
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 def read_split(options: SourceOptions, schema: pa.Schema, split: Split) -> Iterator[pa.RecordBatch]:
     """The wanted messages of a split as batches of the table, in the order of the log."""
-    _freeze()
+    freeze()
     selection = Selection(options, split.topics)
     table = Table(split.store, schema)
     scan = SplitScan(options, split, selection.columns)
@@ -54,13 +53,6 @@ def read_split(options: SourceOptions, schema: pa.Schema, split: Split) -> Itera
             scan.damage.clear()
     if scan.damage and options.on_damage == "rows":
         yield table.of_damage(scan.damage)
-
-
-@cache
-def _freeze() -> None:
-    """Once a worker process: Spark collects garbage after every task, and need not look at what was imported."""
-    gc.collect()
-    gc.freeze()
 
 
 class SplitScan(Scan):
