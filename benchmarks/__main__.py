@@ -3,6 +3,7 @@
     python -m benchmarks                 every row, five times, the median (about 25 minutes)
     python -m benchmarks put sync1       some rows
     python -m benchmarks spark_full      rows of the Spark source, which need no RocketMQ
+    python -m benchmarks kafka_full      rows against a Kafka topic with the same messages, which fetch a broker
     python -m benchmarks --quick         once each, smaller counts: a first impression, no figures to publish
 
 Each measurement is a process of its own on a fresh store; the two sides take turns, because machines are noisy.
@@ -63,7 +64,14 @@ class Bench:
 
     def spark(self, workload: str, body: int) -> dict[str, Any]:
         """Run a workload of the Spark source and the same on Parquet, in one process: a JVM is slow to start."""
-        command = [sys.executable, "-m", "benchmarks.spark", workload, str(self.directory)]
+        return self._pair("benchmarks.spark", workload, body)
+
+    def kafka(self, workload: str, body: int) -> dict[str, Any]:
+        """Run a workload of the Spark source and the same on a Kafka topic."""
+        return self._pair("benchmarks.kafka.compare", workload, body)
+
+    def _pair(self, module: str, workload: str, body: int) -> dict[str, Any]:
+        command = [sys.executable, "-m", module, workload, str(self.directory)]
         command += [f"mib={max(64, int(1024 * self.scale))}", f"body={body}", "rounds=3"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
         if done.returncode:
@@ -239,7 +247,8 @@ def spark_rows() -> list[Row]:
         last: dict[str, float] = {}
 
         def ours(bench: Bench) -> float:
-            last.update(bench.spark(workload, body))
+            pair = bench.kafka if name.startswith("kafka_") else bench.spark
+            last.update(pair(workload, body))
             return last["ours"] / (last["gib"] if per_gib else 1)
 
         def theirs(bench: Bench) -> float:
@@ -254,6 +263,11 @@ def spark_rows() -> list[Row]:
         row("spark_group", "Spark, group by topic with one column", "1.2 s/GiB", "group", 180, per_gib=True),
         row("spark_topic", "Spark, one topic of 100", "1.5 × its share + 1 s", "topic", 180, per_gib=False),
         row("spark_key", "Spark, one key", "1.5 × its share + 1 s", "key", 180, per_gib=False),
+        row("kafka_full", "beside Kafka: full rows, 1 KiB", "1/1.5 × at most", "full", 896, per_gib=True),
+        row("kafka_count", "beside Kafka: count", "1/5 × at most", "count", 896, per_gib=True),
+        row("kafka_group", "beside Kafka: group by topic", "1/5 × at most", "group", 896, per_gib=True),
+        row("kafka_parquet", "beside Kafka: to Parquet", "1/3 × at most", "parquet", 896, per_gib=True),
+        row("kafka_catchup", "beside Kafka: stream catch-up", "1/2 × at most", "catchup", 896, per_gib=True),
     ]
 
 
@@ -324,7 +338,7 @@ def main() -> int:
         parser.error(f"no such rows: {', '.join(sorted(unknown))}; there are {', '.join(row.name for row in known)}")
     chosen = [row for row in known if not options.rows or row.name in options.rows]
     reason = available()
-    if reason and any(not row.name.startswith("spark_") for row in chosen):
+    if reason and any(not row.name.startswith(("spark_", "kafka_")) for row in chosen):
         console.print(f"RocketMQ cannot run here: {reason}")
         return 1
     for name, value in describe().items():

@@ -30,12 +30,17 @@ Action = Callable[[DataFrame], object]
 
 def write(path: Path, mib: int, body: int) -> None:
     count = (mib << 20) // (body + OVERHEAD)
-    contents = [random.randbytes(body) for _ in range(64)]
+    contents = random.Random(2026)
     with MessageStore.open(path) as store:
         for start in range(0, count, 100):
-            numbers = range(start, start + 100)
+            block = contents.randbytes(
+                100 * body
+            )  # every body another: a few that return would be a dictionary to Parquet
             store.put_many(
-                [Message(f"topic-{i % TOPICS}", contents[i % 64], tags="TagA", keys=f"k{i}") for i in numbers]
+                [
+                    Message(f"topic-{i % TOPICS}", block[i * body : (i + 1) * body], tags="TagA", keys=f"k{start + i}")
+                    for i in range(100)
+                ]
             )
 
 

@@ -1,0 +1,87 @@
+"""A Kafka broker of one node on loopback, from Maven's jars, with its data in a folder; ended by its process."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+JARS = HERE / "target"
+PYSPARK = "pyspark==4.2.0"
+START_S = 60.0
+
+
+def fetch() -> None:
+    """Get the broker, the connector and the PySpark it belongs to, each once."""
+    for profile in ("broker", "connector"):
+        if not (JARS / profile).is_dir():
+            command = ["mvn", "-q", "-B", "-P", profile, "dependency:copy-dependencies"]
+            subprocess.run([*command, f"-DoutputDirectory={JARS / profile}"], cwd=HERE, check=True, timeout=600)
+    if not (JARS / "pyspark").is_dir():
+        command = [sys.executable, "-m", "pip", "install", "-q", "--target", str(JARS / "pyspark"), PYSPARK]
+        subprocess.run(command, check=True, timeout=600)
+
+
+def connector_jars() -> str:
+    return ",".join(str(path) for path in sorted((JARS / "connector").glob("*.jar")))
+
+
+@contextmanager
+def broker(data: Path) -> Iterator[str]:
+    """The address of a broker that runs over a folder, made when it is not there."""
+    ports = free_port(), free_port()
+    settings = data / "server.properties"
+    is_new = not settings.exists()
+    data.mkdir(parents=True, exist_ok=True)
+    settings.write_text(
+        f"""process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://127.0.0.1:{ports[0]},CONTROLLER://127.0.0.1:{ports[1]}
+advertised.listeners=PLAINTEXT://127.0.0.1:{ports[0]}
+controller.listener.names=CONTROLLER
+controller.quorum.voters=1@127.0.0.1:{ports[1]}
+log.dirs={data / "logs"}
+num.partitions=4
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+log.retention.hours=-1
+"""
+    )
+    java = ["java", "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{JARS / 'broker'}/*"]
+    if is_new:
+        command = [*java, "kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(settings)]
+        subprocess.run(command, check=True, timeout=60, stdout=subprocess.DEVNULL)
+    with (data / "broker.log").open("wb") as log:
+        process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=log, stderr=log)
+    try:
+        wait_for(ports[0], process)
+        yield f"127.0.0.1:{ports[0]}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+    raise RuntimeError(f"the Kafka broker did not come up in {START_S} s; see broker.log in its folder")
