@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-JARS = HERE / "target"
+JARS = HERE.parents[1] / "bench-out" / "kafka"
 PYSPARK = "pyspark==4.2.0"
 START_S = 60.0
 
