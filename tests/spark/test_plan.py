@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import zlib
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,23 @@ def test_there_are_splits_for_every_core_but_none_too_small() -> None:
     assert split_size(400 * mib, options) == 50 * mib
     assert split_size(64 * mib, options) == 16 * mib
     assert split_size(64 * mib, options_for("s", minPartitions=8, splitSize="2m")) == 2 * mib
+
+
+@pytest.mark.parametrize("options", [{}, {"topics": "topic-1", "via": "queue"}])
+def test_what_a_task_reads_does_not_grow_with_the_store(tmp_path: Path, options: dict[str, str]) -> None:
+    """More bytes are more tasks, none of them larger; what a task is sent does not grow either."""
+    largest, counts = [], []
+    for count in (600, 2400):
+        path = tmp_path / str(count)
+        write_store(path, count)
+        splits = splits_of(path, splitSize="20k", **options)
+        rows = [len(rows_of(path, [split], **options)) for split in splits]
+        largest.append((max(rows), max(len(pickle.dumps(split)) for split in splits)))
+        counts.append(len(splits))
+    (few_rows, few_bytes), (many_rows, many_bytes) = largest
+    assert counts[1] > 3 * counts[0] > 20
+    assert many_rows <= few_rows + 6
+    assert many_bytes <= few_bytes + 16
 
 
 def quoting_body(place: int) -> bytes:

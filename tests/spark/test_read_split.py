@@ -12,11 +12,13 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from mqlake import Message, MessageStore
+from mqlake import CommitLogConfig, Message, MessageStore
 from mqlake.errors import ChangedUnderRead, CorruptRecord
 from mqlake.files.names import file_name
+from mqlake.spark.read_split import read_split
+from mqlake.spark.schema import arrow_schema
 from tests.helpers import LOG_FILE, QUEUE_FILE, open_small
-from tests.spark.tables import Row, offsets_of, rows_of, splits_of, write_store
+from tests.spark.tables import Row, offsets_of, options_for, rows_of, splits_of, write_store
 
 
 @pytest.fixture
@@ -181,3 +183,25 @@ def test_a_read_is_a_snapshot(store: Path) -> None:
         rows = rows_of(store, splits, via=via, **options)
         assert sorted(row["physical_offset"] for row in rows) == expected
     assert len(offsets_of(store, **options)) == len(expected) + QUEUE_FILE // 20
+
+
+@pytest.mark.parametrize("via", ["scan", "queue"])
+def test_a_worker_holds_a_window_of_the_log_however_large_the_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, via: str
+) -> None:
+    """Pages of a mapped file count for the process that touched them, until it lets go."""
+    size = 64 << 20
+    with open_small(tmp_path, commit_log=CommitLogConfig(file_size_bytes=size)) as store:
+        for _ in range(1200):
+            store.put(Message("orders", bytes(50_000)))
+    monkeypatch.setattr("mqlake.spark.read_split.WINDOW_BYTES", 4 << 20)
+    options = options_for(tmp_path, topics="orders", via=via, columns="size")
+    (split,) = splits_of(tmp_path, topics="orders", via=via, minPartitions=1)
+
+    def mapped_in() -> int:
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("RssFile:")[1].split()[0]) << 10
+
+    held = [mapped_in() for _ in read_split(options, arrow_schema(options.columns), split)]
+    assert len(held) > 10
+    assert max(held) - held[0] < size / 4  # by the first batch all libraries are there

@@ -4,12 +4,16 @@ A task opens just the files that its split lies in, and proves what it read: a s
 end, an end-of-file marker is where a file ends, queue entries are as many and where the plan said. Anything else, a
 file that was deleted meanwhile included, is ChangedUnderRead; a split never gives fewer rows than it was planned for,
 but for damage, which is told.
+
+Memory: what was read of a mapped file is let go a window at a time, so a worker holds a window and a batch, however
+large splits and files are.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import mmap
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +22,7 @@ import numpy as np
 from mqlake.codec.queue_entry import ENTRY_SIZE, FILLER_SIZE
 from mqlake.errors import ChangedUnderRead, CorruptRecord
 from mqlake.files.layout import Layout
-from mqlake.files.mapped_file import MappedFile
+from mqlake.files.mapped_file import PAGE_SIZE, MappedFile
 from mqlake.files.names import file_name
 from mqlake.kernel import check_record, find_record, java_hash
 from mqlake.logs.stretch import Stretch
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
 
 Entries = np.ndarray[Any, np.dtype[np.void]]
 ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+WINDOW_BYTES = 32 << 20
+"""Pages of the log that a worker keeps mapped in behind the place it reads at."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +84,7 @@ class SplitScan(Scan):
             offset = split.start
             while offset < split.end:
                 stretch = self._stretch(offset, split.end)
-                yield from self.batches(stretch, lambda size: None)
+                yield from self.batches(stretch, _LettingGo(stretch))
                 offset = stretch.log_start + stretch.end
 
     def _at(self, offsets: bytes) -> Iterator[pa.RecordBatch]:
@@ -86,7 +92,8 @@ class SplitScan(Scan):
         places = np.frombuffer(offsets, np.int64)
         number = 0
         while number < len(places):
-            reached = yield from self.picked(self._stretch(int(places[number]), self._split.readable), offsets, number)
+            stretch = self._stretch(int(places[number]), self._split.readable)
+            reached = yield from _letting_go(stretch.data, self.picked(stretch, offsets, number))
             assert reached > number, "an offset lies in the file that was mapped for it"
             number = reached
 
@@ -125,6 +132,35 @@ class SplitScan(Scan):
     def report(self, error: CorruptRecord, size: int) -> None:
         super().report(error, size)
         self.damage.append((error.physical_offset, size, error.reason))
+
+
+class _LettingGo:
+    """Follows a scan and lets go of the pages behind it; they stay in the page cache, and count for no process."""
+
+    def __init__(self, stretch: Stretch) -> None:
+        self._pages = stretch.data
+        self._at = self._kept_from = stretch.position
+
+    def __call__(self, size: int) -> None:
+        self._at += size
+        if self._at - self._kept_from >= WINDOW_BYTES:
+            start = self._kept_from - self._kept_from % PAGE_SIZE
+            self._pages.madvise(mmap.MADV_DONTNEED, start, self._at - start)
+            self._kept_from = self._at
+
+
+def _letting_go(
+    pages: mmap.mmap, batches: Generator[pa.RecordBatch, None, int]
+) -> Generator[pa.RecordBatch, None, int]:
+    """The same for records here and there: behind each batch all pages are let go."""
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration as done:
+            reached: int = done.value
+            return reached
+        yield batch
+        pages.madvise(mmap.MADV_DONTNEED)
 
 
 def queue_offsets(layout: Layout, split: Split, tags: tuple[str, ...] | None) -> bytes:
