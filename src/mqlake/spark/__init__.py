@@ -19,5 +19,6 @@ except ImportError:
 from mqlake.spark.predicate import read
 from mqlake.spark.session import session
 from mqlake.spark.source import MqlakeSource, explain
+from mqlake.spark.stats_job import Stats, stats
 
-__all__ = ["MqlakeSource", "explain", "read", "session"]
+__all__ = ["MqlakeSource", "Stats", "explain", "read", "session", "stats"]
