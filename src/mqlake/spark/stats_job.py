@@ -48,6 +48,8 @@ class Stats:
 
     rows: pa.Table
     counted: tuple[Counted, ...]
+    logs: dict[str, tuple[int, int]]
+    """Where the log of each store begins and ends."""
     queues: pa.Table
     lag: pa.Table
 
@@ -107,6 +109,7 @@ def stats(
     return Stats(
         merge([known.rows, found]),
         tuple(sorted(counted)),
+        {made.store: (made.first, made.end) for made in plans},
         run_tasks(spark, paths, queues_of, QUEUES),
         run_tasks(spark, paths, lag_of, LAG),
     )
