@@ -24,7 +24,7 @@ LAYERS = {
     "cli": {"kernel", "codec", "files", "logs", "store", "lake", "report", "spark", "torture", "cli"},
 }
 OUTSIDE = {
-    "cli": {"click", "rich", "pyarrow"},
+    "cli": {"click", "rich", "pyarrow", "pyspark"},
     "store": {"pyarrow"},
     "codec": {"lz4", "zstandard"},
     "spark": {"pyspark", "pyarrow", "numpy"},

@@ -17,6 +17,8 @@ from tests.spark.tables import put_messages, rows_of, write_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
+
 QUERIES = [
     "select count(*), count(body), count(tags), count(distinct keys) from messages",
     "select count(*) from (select * from messages order by 3)",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 PLACE = re.compile(r"\(?line (\d+),? pos (\d+)\)?")
+SHOWN_PLACE = re.compile(r"\(line (\d+), position (\d+)\)")
+"""Spark counts the columns of the first kind from 0, and of the second from 1."""
 OURS = re.compile(r"^(?:\w+\.)*errors\.(\w+: .*)$", re.MULTILINE)
 RAISED = re.compile(r"^(\w+(?:Error|Exception|Exit)\b.*)$", re.MULTILINE)
 
@@ -42,15 +44,25 @@ def master_option(command: Command) -> Command:
 
 @contextlib.contextmanager
 def spark_session(master: str) -> Iterator[SparkSession]:
-    """A session for one command. What Spark says as it starts is shown with --verbose, or where the start fails."""
+    """A session for one command, or the one that runs, which then stays.
+
+    What Spark says as it starts is shown with --verbose, or where the start fails.
+    """
     try:
-        from mqlake.spark.session import session
+        from pyspark.sql import SparkSession
     except ImportError:
         raise MissingExtra("this command", "spark") from None
+    from mqlake.spark.session import session
 
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        with plain_errors():
+            yield running
+        return
     with quiet_stderr():
         spark = session(master, spark_ui_enabled="false", spark_ui_showConsoleProgress="false")
         spark.sparkContext.setLogLevel("ERROR" if is_verbose() else "OFF")
+    logging.getLogger("SQLQueryContextLogger").disabled = not is_verbose()  # it repeats every error, in JSON
     try:
         with plain_errors():
             yield spark
@@ -102,6 +114,7 @@ def failure(text: str) -> QueryFailed:
     place = PLACE.search(text)
     sentence = PLACE.sub("", text.strip().split("\n")[0])
     sentence = re.sub(r"^\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w+", "", sentence).strip(" ;")
-    if place is None:
-        return QueryFailed(sentence)
-    return QueryFailed(sentence, int(place[1]), int(place[2]) + 1)
+    if place is not None:
+        return QueryFailed(sentence, int(place[1]), int(place[2]) + 1)
+    shown = SHOWN_PLACE.search(text)
+    return QueryFailed(sentence) if shown is None else QueryFailed(sentence, int(shown[1]), int(shown[2]))

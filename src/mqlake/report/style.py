@@ -56,7 +56,7 @@ margin:12px 0}
 .figures{display:flex;flex-wrap:wrap;gap:6px 26px;margin:4px 0 8px}
 .figures div{font-size:.85rem;color:var(--soft)}
 .figures b{color:var(--ink);font-variant-numeric:tabular-nums;font-weight:600}
-.badge{display:inline-block;border-radius:6px;padding:1px 9px;font-size:.85rem;font-weight:600}
+.badge{display:inline-block;margin-top:8px;border-radius:6px;padding:1px 9px;font-size:.85rem;font-weight:600}
 .badge.good{color:var(--good);background:var(--good-soft)}.badge.bad{color:var(--bad);background:var(--bad-soft)}
 .scroll{overflow-x:auto;margin:8px 0}
 table{border-collapse:collapse;width:100%;font-size:.86rem}

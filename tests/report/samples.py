@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 
 from mqlake.report.data import (
     Bucket,
@@ -139,7 +140,7 @@ def hostile() -> Report:
     )
 
 
-SAMPLES = {
+SAMPLES: dict[str, Callable[[], Report]] = {
     "busy": busy,
     "empty": empty,
     "one": one_message,
