@@ -15,12 +15,12 @@ from mqlake import Message
 from mqlake.cli.main import mqlake
 from mqlake.errors import InvalidConfig
 from mqlake.spark.report_job import report_of
-from mqlake.spark.stats_job import Counted, Stats, plans_of, stats
+from mqlake.spark.stats_job import Stats, plans_of, stats
 from mqlake.spark.stats_rows import merge
 from mqlake.spark.stats_split import stats_split
 from mqlake.store.gates import Gates
 from tests.helpers import open_small
-from tests.spark.tables import rows_of, write_store
+from tests.spark.tables import rows_of, stats_here, write_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,13 +50,24 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession, fleet: list[Path]) -> Stats:
-    return stats(spark, [str(path) for path in fleet], split_size=32 << 10)
+def found(fleet: list[Path]) -> Stats:
+    return stats_here([str(path) for path in fleet], split_size=32 << 10)
 
 
 def run(*arguments: object, input: str | None = None) -> Result:
     runner = CliRunner(env={"COLUMNS": "200"})
     return runner.invoke(mqlake, [str(argument) for argument in arguments], input=input)
+
+
+def test_spark_counts_what_this_process_counts(spark: SparkSession, fleet: list[Path], found: Stats) -> None:
+    on_spark = stats(spark, [str(path) for path in fleet], split_size=64 << 10)
+    for kind in ("traffic", "size", "latency"):
+        assert on_spark.kind(kind, internal=True) == found.kind(kind, internal=True)
+    assert (
+        on_spark.lag == found.lag
+        and on_spark.queues == found.queues
+        and on_spark.keys()["distinct"] == found.keys()["distinct"]
+    )
 
 
 def test_traffic_of_a_fleet_is_what_a_read_of_it_counts(found: Stats, fleet: list[Path]) -> None:
@@ -125,11 +136,11 @@ def test_a_report_has_all_that_was_found(found: Stats, fleet: list[Path]) -> Non
     assert all(store.log_end == store.counted_end for store in made.stores)
 
 
-def test_statistics_of_nothing_are_refused_and_of_an_empty_store_are_empty(spark: SparkSession, tmp_path: Path) -> None:
+def test_statistics_of_nothing_are_refused_and_of_an_empty_store_are_empty(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="name a store's folder, or a lake"):
-        stats(spark)
+        stats_here(())
     open_small(tmp_path).close()
-    nothing = stats(spark, str(tmp_path))
+    nothing = stats_here(str(tmp_path))
     assert nothing.rows.num_rows == 0 and nothing.queues.num_rows == 0
     assert report_of(nothing).messages == 0
 
@@ -186,7 +197,3 @@ def test_the_shell_goes_on_behind_an_error(spark: SparkSession, fleet: list[Path
         assert expected in result.stdout
     assert "line 1, column 8" in result.stderr and ".what: there is no such command" in result.stderr
     assert "z" not in result.stdout.split()
-
-
-def test_counted_parts_sort_by_store_and_place() -> None:
-    assert sorted([Counted("b", 0, 1, "log"), Counted("a", 5, 6, "log")])[0].store == "a"
