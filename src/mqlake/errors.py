@@ -18,6 +18,7 @@
     ├── OffsetOutOfRange      a queue or log offset before the first or past the last
     ├── NoSuchMessage         no record begins at this physical offset, or has this id
     ├── ChangedUnderRead      what a Spark task was to read is no longer there as it was planned
+    ├── QueryFailed           Spark could not answer a query
     ├── MissingExtra          an optional package is needed for this call
     └── MissingJava           Spark needs a Java that is not there, or too old
 
@@ -225,6 +226,17 @@ class NoSuchMessage(StoreError):
 
     def __str__(self) -> str:
         return f"{self.wanted}: {self.reason}"
+
+
+class QueryFailed(StoreError):
+    """A query that Spark does not understand, or that failed while it ran."""
+
+    def __init__(self, reason: str, line: int | None = None, column: int | None = None) -> None:
+        super().__init__(reason, line, column)
+        self.reason, self.line, self.column = reason, line, column
+
+    def __str__(self) -> str:
+        return self.reason if self.line is None else f"line {self.line}, column {self.column}: {self.reason}"
 
 
 class MissingExtra(StoreError):

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pytest
+
 from mqlake import Message, MessageStore
+from mqlake.spark import stats_job
 from mqlake.spark.options import SourceOptions, parse_options
 from mqlake.spark.plan import StorePlan, plan
 from mqlake.spark.read_split import read_split
 from mqlake.spark.schema import arrow_schema
 from mqlake.spark.split import Split
+from mqlake.spark.stats_job import Stats
 from tests.helpers import open_small
 
 Row = dict[str, Any]
@@ -65,3 +71,15 @@ def put_messages(store: MessageStore, first: int, count: int, topics: int = 5) -
                 sys_flag=(0, 0, 0, 0x4, 0x8, 0xC)[i % 6],
             )
         )
+
+
+def stats_here(stores: str | Sequence[str], **options: Any) -> Stats:
+    """`mqlake.spark.stats` in this process, without Spark."""
+
+    def run_here(spark: Any, items: Sequence[Any], work: Callable[[Any], pa.Table], schema: pa.Schema) -> pa.Table:
+        return pa.concat_tables([schema.empty_table(), *map(work, items)])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stats_job, "run_tasks", run_here)
+        no_spark: Any = None
+        return stats_job.stats(no_spark, stores, **options)

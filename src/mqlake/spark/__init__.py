@@ -17,7 +17,10 @@ except ImportError:
     raise MissingExtra("mqlake.spark", "spark") from None
 
 from mqlake.spark.predicate import read
+from mqlake.spark.report_job import report
 from mqlake.spark.session import session
 from mqlake.spark.source import MqlakeSource, explain
+from mqlake.spark.stats_job import Stats, stats
+from mqlake.spark.views import Views, views
 
-__all__ = ["MqlakeSource", "explain", "read", "session"]
+__all__ = ["MqlakeSource", "Stats", "Views", "explain", "read", "report", "session", "stats", "views"]

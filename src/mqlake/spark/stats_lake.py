@@ -1,0 +1,93 @@
+"""Rows of statistics in a lake: written there split by split, and read back with the bytes that they count.
+
+A pipeline keeps the rows of each range that it takes (`keep_stats`), so its files of the table `stats` lie end to end. Only such a chain is believed: a range that was archived without being counted ends it, and what lies
+behind is counted from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from mqlake.spark.split import Split
+from mqlake.spark.stats_rows import ROWS, merge
+from mqlake.spark.stats_split import stats_split
+
+if TYPE_CHECKING:
+    from mqlake.lake.entries import LakeFile
+    from mqlake.lake.snapshot import LakeSnapshot
+    from mqlake.lake.stores import Member
+
+
+def keep_stats(lake: str, member: Member, split: Split) -> pa.Table:
+    """In a worker: write the rows of a split into the lake, be there none; what has no file was not counted."""
+    from mqlake.lake.entries import LakeFile, done
+    from mqlake.lake.parquet import write_table
+    from mqlake.lake.paths import table_path
+
+    rows = stats_split(split, member.name)
+    path = table_path("stats", member.identity, split.start, split.end)
+    written = write_table(Path(lake), path, rows, ("kind", "store", "topic", "tags"))
+    times = pc.min_max(rows["time"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64()))
+    bounds = times["min"].as_py(), times["max"].as_py()
+    return done([LakeFile("stats", path, member.name, split.start, split.end, *written, *bounds)])
+
+
+@dataclass(frozen=True)
+class LakeRows:
+    """What a lake has counted."""
+
+    rows: pa.Table = field(default_factory=ROWS.empty_table)
+    covered: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The part [start, end) of each store's log that is in `rows`."""
+
+
+def lake_rows(lake: str, paths: Sequence[str]) -> LakeRows:
+    """The rows of the stores at these paths, under their paths; without paths, those of all stores of the lake."""
+    from mqlake.lake import Lake
+
+    opened = Lake.open(lake)
+    snapshot = opened.snapshot()
+    names = _names(opened.root, snapshot, paths) if paths else {name: name for name in snapshot.stores}
+    tables, covered = [], {}
+    for name, store in names.items():
+        chain = chain_of(snapshot.files("stats", name))
+        if chain:
+            covered[store] = chain[0].start, chain[-1].end
+            read = [pq.read_table(opened.root / file.path, schema=ROWS) for file in chain]
+            tables += [_under(store, table) for table in read]
+    return LakeRows(merge(tables), covered)
+
+
+def _names(root: Path, snapshot: LakeSnapshot, paths: Sequence[str]) -> dict[str, str]:
+    """For the stores that the lake knows: their names in it, and their paths; WrongLake where one is another by now."""
+    from mqlake.lake.identity import identity_of
+    from mqlake.lake.stores import check_seam
+
+    identities = {identity_of(Path(path)): path for path in paths}
+    names = {}
+    for name, state in snapshot.stores.items():
+        if state.identity in identities:
+            check_seam(root, state, Path(identities[state.identity]))
+            names[name] = identities[state.identity]
+    return names
+
+
+def chain_of(files: Sequence[LakeFile]) -> list[LakeFile]:
+    """The files from the first on that follow on each other without a gap."""
+    chain: list[LakeFile] = []
+    for file in files:
+        if chain and file.start != chain[-1].end:
+            break
+        chain.append(file)
+    return chain
+
+
+def _under(store: str, table: pa.Table) -> pa.Table:
+    return table.set_column(ROWS.get_field_index("store"), ROWS.field("store"), pa.repeat(store, table.num_rows))

@@ -1,0 +1,92 @@
+"""Statistics that a pipeline keeps in the lake are those of the log, each byte of it counted once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+pytest.importorskip("mqlake.lake")
+
+from mqlake.lake import Lake, harvest
+from mqlake.lake.entries import LakeFile
+from mqlake.lake.stores import admit
+from mqlake.spark.report_job import report_of
+from mqlake.spark.stats_job import Stats, plans_of
+from mqlake.spark.stats_lake import chain_of, keep_stats
+from tests.helpers import open_small
+from tests.spark.tables import put_messages, stats_here, write_store
+
+ADDITIVE = ("traffic", "size", "latency")
+
+
+def keep(store: Path, lake: Path, first: int, last: int) -> None:
+    """Commit splits [first, last) of a store with their statistics, as a pipeline does."""
+    opened = Lake.open(lake, create=True)
+    (member,) = admit(opened, [store])
+    (made,) = plans_of(str(store), None, 16 << 10)
+    for split in made.splits[first:last]:
+        _, files = harvest(keep_stats(str(opened.root), member, split))
+        opened.commit([member.range(split.start, split.end, (), None)], files)
+
+
+def same(one: Stats, other: Stats) -> bool:
+    def chosen(found: Stats) -> pa.Table:
+        return found.rows.filter(pc.is_in(found.rows["kind"], pa.array(ADDITIVE)))
+
+    return bool(chosen(one) == chosen(other))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    write_store(tmp_path / "store", 300)
+    return tmp_path / "store"
+
+
+def test_lake_and_log_together_count_every_byte_once(store: Path, tmp_path: Path) -> None:
+    keep(store, tmp_path / "lake", 0, 3)
+    with open_small(store) as opened:
+        put_messages(opened, 300, 20)
+    found = stats_here(str(store), lake=str(tmp_path / "lake"))
+    assert same(found, stats_here(str(store)))
+    in_lake, in_log = found.counted[0], found.counted[1]
+    assert (in_lake.source, in_log.source) == ("lake", "log")
+    assert (in_lake.start, in_lake.end, in_log.end) == (0, in_log.start, found.logs[str(store)][1])
+
+
+def test_a_lake_alone_tells_what_it_has_counted(store: Path, tmp_path: Path) -> None:
+    keep(store, tmp_path / "lake", 0, 100)
+    assert same(stats_here((), lake=str(tmp_path / "lake")), stats_here(str(store)))
+
+
+def test_a_range_that_was_not_counted_ends_what_is_believed() -> None:
+    def file(start: int, end: int) -> LakeFile:
+        return LakeFile("stats", f"stats/{start}", "s", start, end, 1, 1, 0)
+
+    assert chain_of([file(0, 5), file(5, 9), file(12, 20)]) == [file(0, 5), file(5, 9)]
+    assert chain_of([]) == []
+
+
+def test_a_report_tells_what_the_lake_has_and_what_its_pipeline_noted(store: Path, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    keep(store, lake, 0, 2)
+    notes: dict[str, Any] = {
+        "position": {str(store): 5},
+        "lag_bytes": 7,
+        "rows_per_s": 1.5,
+        "last_error": None,
+        "at": 9,
+    }
+    (lake / "_mqlake" / "pipeline.json").write_text(json.dumps({"stages": {"stats": notes}}))
+    facts = report_of(stats_here(str(store), lake=str(lake)), lake=str(lake)).lake
+    assert facts is not None
+    assert facts.version == 2 and [(t.name, t.file_count) for t in facts.tables] == [("stats", 2)]
+    assert [part.name for part in facts.stores] == [str(store)]
+    assert [(stage.name, stage.lag_bytes, stage.at_ms) for stage in facts.stages] == [("stats", 7, 9)]
+    (lake / "_mqlake" / "pipeline.json").write_text("[1]")
+    again = report_of(stats_here(str(store), lake=str(lake)), lake=str(lake)).lake
+    assert again is not None and again.stages == []
