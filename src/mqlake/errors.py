@@ -18,6 +18,7 @@
     ├── OffsetOutOfRange      a queue or log offset before the first or past the last
     ├── NoSuchMessage         no record begins at this physical offset, or has this id
     ├── ChangedUnderRead      what a Spark task was to read is no longer there as it was planned
+    ├── PositionLost          a stream's position is no longer a place in the log
     ├── MissingExtra          an optional package is needed for this call
     └── MissingJava           Spark needs a Java that is not there, or too old
 
@@ -249,6 +250,21 @@ class ChangedUnderRead(StoreError):
         return (
             f"{self.store}: offset {self.offset}: found {self.found}; expected {self.expected}; "
             "load() it again to read the store as it is now"
+        )
+
+
+class PositionLost(StoreError):
+    """A stream has come to a place in the log that is not there any more, or not yet again."""
+
+    def __init__(self, store: str, position: int, found: str) -> None:
+        super().__init__(store, position, found)
+        self.store, self.position, self.found = store, position, found
+
+    def __str__(self) -> str:
+        return (
+            f"{self.store}: the stream stands at {self.position}, {self.found}; "
+            "bring the log back, or set failOnDataLoss=false to go on without what is lost, or start again with a new "
+            "checkpoint folder; a gate (store.retention.hold) keeps what a stream still needs"
         )
 
 

@@ -19,5 +19,6 @@ except ImportError:
 from mqlake.spark.predicate import read
 from mqlake.spark.session import session
 from mqlake.spark.source import MqlakeSource, explain
+from mqlake.spark.stream import lag
 
-__all__ = ["MqlakeSource", "explain", "read", "session"]
+__all__ = ["MqlakeSource", "explain", "lag", "read", "session"]

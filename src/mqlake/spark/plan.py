@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,16 +71,20 @@ def _plan(options: SourceOptions) -> list[StorePlan]:
     try:
         for path in expand(options.paths):
             snapshots.append(take_snapshot(path))
-        narrowed = [narrow(snapshot, options) for snapshot in snapshots]
-        ways = [choose(snapshot, options, *part) for snapshot, part in zip(snapshots, narrowed, strict=True)]
-        size = split_size(sum(way.cost for way in ways), options)
-        return [
-            StorePlan(snapshot.root, snapshot.first, snapshot.end, *part, way, way.cut(size))
-            for snapshot, part, way in zip(snapshots, narrowed, ways, strict=True)
-        ]
+        return cut([(snapshot, *narrow(snapshot, options)) for snapshot in snapshots], options)
     finally:
         for snapshot in snapshots:
             snapshot.follower.close()
+
+
+def cut(parts: Sequence[tuple[Snapshot, int, int]], options: SourceOptions) -> list[StorePlan]:
+    """Byte ranges of stores, between record boundaries, as splits of about the same cost."""
+    ways = [choose(snapshot, options, start, stop) for snapshot, start, stop in parts]
+    size = split_size(sum(way.cost for way in ways), options)
+    return [
+        StorePlan(snapshot.root, snapshot.first, snapshot.end, start, stop, way, way.cut(size))
+        for (snapshot, start, stop), way in zip(parts, ways, strict=True)
+    ]
 
 
 def expand(paths: tuple[str, ...]) -> list[Path]:
@@ -102,10 +107,14 @@ def take_snapshot(path: Path) -> Snapshot:
     """Look at a store once. The index is left alone here: only look-ups of keys need it, and know what it is like."""
     layout = find_store(path, read_only=True, create=False)
     config = resolve(layout, StoreConfig(index=IndexConfig(enabled=False)))
-    follower = Follower(layout, config, derive=False)
+    return snapshot_of(str(path), Follower(layout, config, derive=False))
+
+
+def snapshot_of(root: str, follower: Follower) -> Snapshot:
+    """A store as its follower sees it now."""
     end = follower.readable_end()
     follower.log.follow(end)  # the writer may have gone on to a new file since the folder was listed
-    return Snapshot(str(path), follower.log.first_offset, end, follower)
+    return Snapshot(root, follower.log.first_offset, end, follower)
 
 
 def narrow(snapshot: Snapshot, options: SourceOptions) -> tuple[int, int]:
