@@ -61,9 +61,9 @@ class Bench:
             shutil.rmtree(path, ignore_errors=True)
         return result
 
-    def spark(self, workload: str, body: int) -> dict[str, Any]:
+    def spark(self, workload: str, body: int, module: str = "benchmarks.spark") -> dict[str, Any]:
         """Run a workload of the Spark source and the same on Parquet, in one process: a JVM is slow to start."""
-        command = [sys.executable, "-m", "benchmarks.spark", workload, str(self.directory)]
+        command = [sys.executable, "-m", module, workload, str(self.directory)]
         command += [f"mib={max(64, int(1024 * self.scale))}", f"body={body}", "rounds=3"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
         if done.returncode:
@@ -254,7 +254,15 @@ def spark_rows() -> list[Row]:
         row("spark_group", "Spark, group by topic with one column", "1.2 s/GiB", "group", 180, per_gib=True),
         row("spark_topic", "Spark, one topic of 100", "1.5 × its share + 1 s", "topic", 180, per_gib=False),
         row("spark_key", "Spark, one key", "1.5 × its share + 1 s", "key", 180, per_gib=False),
+        Row("spark_catchup", "Spark stream, catch-up, 300 B", "600,000/s", lambda b: streamed(b, "catchup"), None),
+        Row("spark_tail", "Spark stream, append to processed", "0.4 s", lambda b: streamed(b, "tail"), None, "s"),
     ]
+
+
+def streamed(bench: Bench, workload: str) -> float:
+    result = bench.spark(workload, 180, "benchmarks.spark_stream")
+    bench.notes |= {name: value for name, value in result.items() if name in ("cpu", "p99", "gib")}
+    return rate_of(result)
 
 
 def scan_rate(bench: Bench) -> float:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,6 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from mqlake import MessageStore
 from mqlake.errors import InvalidConfig, NotAStore, PositionLost
 from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.files.names import file_name
@@ -423,9 +425,6 @@ def test_a_store_that_rocketmq_writes_is_walked_once_and_then_only_what_is_new(
 
 
 def test_what_a_writer_that_died_had_not_dispatched_is_read_once(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     path = tmp_path / "store"
     write_store(path, 50)
     program = (
@@ -444,13 +443,17 @@ def test_what_a_writer_that_died_had_not_dispatched_is_read_once(tmp_path: Path)
     assert writer.stdout is not None and writer.stdin is not None
     writer.stdout.readline()
     engine = Engine(path, includeInternal="true", topicsPattern="topic-.*")
+    through_queues = Engine(path, topics="topic-1", via="queue")
     found = engine.all()
     assert len(found) == 80
+    assert places(through_queues.all()) == places(rows_of(path, topics="topic-1"))
     writer.stdin.write("\n")
     writer.stdin.flush()
     writer.wait()
     found += engine.all()
     assert len(found) == 100
+    with pytest.raises(InvalidConfig, match="queues cannot be believed"):
+        through_queues.batch()
     with open_small(path) as opened:
         put_messages(opened, 100, 25)
         opened.wait_dispatched()
@@ -495,11 +498,9 @@ def test_a_reader_with_open_stores_is_closed_by_stop(store: Path) -> None:
 
 def test_a_lookup_of_a_live_store_costs_little(tmp_path: Path) -> None:
     """Spark asks every few milliseconds: nothing that grows with the store may be done then."""
-    import time
-
     path = tmp_path / "store"
     write_store(path)
-    with MessageStore.open(path, read_only=False) as _:
+    with open_small(path):
         engine = Engine(path)
         engine.batches()
         began = time.process_time()
