@@ -20,6 +20,17 @@ from mqlake.kernel import crc32
 
 DICTIONARIES = ("store", "topic", "queue_id", "tags", "born_host", "store_host")
 """Columns with few values; a dictionary of any other costs more time than it saves space."""
+STATISTICS = (
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "physical_offset",
+    "born_timestamp",
+    "store_timestamp",
+    "tags",
+    "key_hash",
+)
+"""Columns whose smallest and largest value say which row groups need not be read."""
 NEW = ".new"
 ZSTD_LEVEL = 1
 
@@ -33,7 +44,7 @@ class Written(NamedTuple):
 
 
 class ParquetFile:
-    """One file in the making; `close` gives it its name, leaving the block by an exception removes it."""
+    """One file in the making; `close` gives it its name, `drop` leaves nothing of it."""
 
     def __init__(self, root: Path, path: str, schema: pa.Schema, dictionaries: Sequence[str] = DICTIONARIES) -> None:
         self._path = root / path
@@ -48,6 +59,7 @@ class ParquetFile:
             compression="zstd",
             compression_level=ZSTD_LEVEL,
             use_dictionary=[name for name in dictionaries if name in schema.names],
+            write_statistics=[name for name in STATISTICS if name in schema.names],
             store_schema=False,
         )
 
@@ -60,15 +72,16 @@ class ParquetFile:
         """Durable but for its name: `sync_names` sees to those."""
         self._writer.close()
         os.fsync(self._descriptor)
-        os.close(self._descriptor)
         self._made.rename(self._path)
+        self._sink.dropped = True
+        os.close(self._descriptor)
         return Written(self._rows, self._sink.size, self._sink.crc)
 
-    def __enter__(self) -> ParquetFile:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is not None:
+    def drop(self) -> None:
+        """Nothing is left of it, unless it has its name."""
+        if not self._sink.dropped:
+            self._sink.dropped = True
+            os.close(self._descriptor)
             self._made.unlink(missing_ok=True)
 
 
@@ -76,6 +89,8 @@ class _Sink:
     """What pyarrow writes to."""
 
     closed = False
+    dropped = False
+    """Nothing more is written: pyarrow writes a footer even as it is forgotten, and the descriptor may be another's."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -83,7 +98,7 @@ class _Sink:
         self.crc = 0
 
     def write(self, data: bytes) -> int:
-        left = memoryview(data)
+        left = memoryview(b"" if self.dropped else data)
         self.crc = crc32(left, self.crc)
         self.size += len(left)
         while left:
@@ -117,8 +132,12 @@ def sync_names(root: Path, paths: Iterable[str]) -> None:
 
 def write_table(root: Path, path: str, table: pa.Table, dictionaries: Sequence[str] = DICTIONARIES) -> Written:
     """A small file, all of it at once, durable with its name."""
-    with ParquetFile(root, path, table.schema, dictionaries) as file:
+    file = ParquetFile(root, path, table.schema, dictionaries)
+    try:
         file.write(table)
         written = file.close()
+    except BaseException:
+        file.drop()
+        raise
     sync_names(root, [path])
     return written
