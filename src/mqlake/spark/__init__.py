@@ -21,5 +21,6 @@ from mqlake.spark.compact import compact
 from mqlake.spark.predicate import read
 from mqlake.spark.session import session
 from mqlake.spark.source import MqlakeSource, explain
+from mqlake.spark.union import union
 
-__all__ = ["MqlakeSource", "archive", "compact", "explain", "read", "session"]
+__all__ = ["MqlakeSource", "archive", "compact", "explain", "read", "session", "union"]
