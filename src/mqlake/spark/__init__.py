@@ -16,9 +16,12 @@ try:
 except ImportError:
     raise MissingExtra("mqlake.spark", "spark") from None
 
+from mqlake.spark.archive import archive
+from mqlake.spark.compact import compact
 from mqlake.spark.predicate import read
 from mqlake.spark.session import session
 from mqlake.spark.source import MqlakeSource, explain
 from mqlake.spark.stream import lag
+from mqlake.spark.union import union
 
-__all__ = ["MqlakeSource", "explain", "lag", "read", "session"]
+__all__ = ["MqlakeSource", "archive", "compact", "explain", "lag", "read", "session", "union"]
