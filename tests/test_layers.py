@@ -17,13 +17,14 @@ LAYERS = {
     "files": {"kernel", "files"},
     "logs": {"kernel", "codec", "files", "logs"},
     "store": {"kernel", "codec", "files", "logs", "store"},
+    "report": {"report"},
     "lake": {"kernel", "codec", "files", "logs", "store", "lake"},
-    "spark": {"kernel", "codec", "files", "logs", "store", "lake", "spark"},
+    "spark": {"kernel", "codec", "files", "logs", "store", "lake", "report", "spark"},
     "torture": {"torture"},  # beside the command line: it uses the public names, as any program would
-    "cli": {"kernel", "codec", "files", "logs", "store", "lake", "spark", "torture", "cli"},
+    "cli": {"kernel", "codec", "files", "logs", "store", "lake", "report", "spark", "torture", "cli"},
 }
 OUTSIDE = {
-    "cli": {"click", "rich", "pyarrow"},
+    "cli": {"click", "rich", "pyarrow", "pyspark"},
     "store": {"pyarrow"},
     "codec": {"lz4", "zstandard"},
     "lake": {"pyarrow", "numpy"},
@@ -62,6 +63,7 @@ def test_only_named_places_use_what_is_not_in_the_standard_library(layer: str) -
 
 def test_spark_needs_the_reading_side_of_the_store_only() -> None:
     reading = {"mqlake.store.follower", "mqlake.store.opening", "mqlake.store.scan"}
+    reading |= {"mqlake.store.consumer_offsets", "mqlake.store.gates"}
     for path in (PACKAGE / "spark").rglob("*.py"):
         for name in imports_of(path):
             if name.startswith("mqlake.store."):

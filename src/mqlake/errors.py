@@ -24,6 +24,7 @@
     ├── WrongLake             the lake has another store in this one's place
     ├── LakeGap               bytes that the lake does not have yet are gone from the log
     ├── LakeConflict          a commit that does not go on where the lake ends
+    ├── QueryFailed           Spark could not answer a query
     ├── MissingExtra          an optional package is needed for this call
     └── MissingJava           Spark needs a Java that is not there, or too old
 
@@ -231,6 +232,17 @@ class NoSuchMessage(StoreError):
 
     def __str__(self) -> str:
         return f"{self.wanted}: {self.reason}"
+
+
+class QueryFailed(StoreError):
+    """A query that Spark does not understand, or that failed while it ran."""
+
+    def __init__(self, reason: str, line: int | None = None, column: int | None = None) -> None:
+        super().__init__(reason, line, column)
+        self.reason, self.line, self.column = reason, line, column
+
+    def __str__(self) -> str:
+        return self.reason if self.line is None else f"line {self.line}, column {self.column}: {self.reason}"
 
 
 class MissingExtra(StoreError):

@@ -12,7 +12,7 @@ from tests.cli.conftest import Cli
 
 def test_demo_shows_what_it_wrote_and_leaves_nothing_behind(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(cli.folder))
-    shown = cli.ok("demo", "--messages", 1000)
+    shown = cli.ok("demo", "--messages", 1000, "--no-report")
     for expected in ("orders", "commitlog", "put_many", "find by key", "find by time"):
         assert expected in shown
     assert [path.name for path in cli.folder.iterdir()] == ["broker.conf"]
@@ -21,9 +21,9 @@ def test_demo_shows_what_it_wrote_and_leaves_nothing_behind(cli: Cli, monkeypatc
 def test_demo_keeps_its_store_where_it_is_told_to(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(cli.folder))
     named = cli.folder / "named"
-    cli.ok("demo", "--messages", 10, "--dir", named)
+    cli.ok("demo", "--messages", 10, "--dir", named, "--no-report")
     assert sum(line["messageCount"] for line in cli.json("topics", named)) == 10
-    shown = cli.ok("demo", "--messages", 10, "--keep")
+    shown = cli.ok("demo", "--messages", 10, "--keep", "--no-report")
     (kept,) = cli.folder.glob("mqlake-demo-*")
     assert str(kept) in shown
 
@@ -34,6 +34,14 @@ def test_demo_does_not_touch_a_folder_that_holds_something(cli: Cli) -> None:
     result = cli.run("demo", "--dir", cli.folder / "mine")
     assert result.exit_code == 2
     assert "not empty; expected a new folder" in result.stderr
+
+
+def test_demo_works_without_java_and_says_what_is_left_out(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(cli.folder))
+    monkeypatch.setenv("JAVA_HOME", str(cli.folder / "nowhere"))
+    shown = cli.ok("demo", "--messages", 10, "--report", cli.folder / "page.html")
+    assert "No report page: Spark needs Java 17" in shown
+    assert not (cli.folder / "page.html").exists()
 
 
 @pytest.mark.parametrize("options", [[], ["--sync", "--threads", "2"]])

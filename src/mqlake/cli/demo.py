@@ -17,6 +17,8 @@ from rich.table import Table
 from mqlake import CommitLogConfig, ConsumeQueueConfig, IndexConfig, Message, MessageStore, StoreConfig
 from mqlake.cli import show
 from mqlake.cli.info import disk_usage, usage_table
+from mqlake.cli.report import write_report
+from mqlake.errors import MissingExtra, MissingJava
 from mqlake.files.layout import Layout
 
 TOPICS = {"orders": ("created", "paid", "shipped"), "clicks": ("view", "buy"), "sensors": ("ok", "alarm")}
@@ -31,10 +33,19 @@ Put = Callable[[list[Message]], object]
 @click.option("--messages", type=click.IntRange(min=10), default=100_000, show_default=True, help="How many to write.")
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="A new folder for the store, which stays.")
 @click.option("--keep", is_flag=True, help="Leave the store where it is.")
-def demo(messages: int, directory: Path | None, keep: bool) -> None:
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default="report.html",
+    show_default=True,
+    help="Where the page goes.",
+)
+@click.option("--no-report", is_flag=True, help="Leave Spark and the page out.")
+def demo(messages: int, directory: Path | None, keep: bool, report: Path, no_report: bool) -> None:
     """Write messages over several topics, read them back, find some by key and by time, and show how fast it went.
 
-    The store is made in a temporary folder and removed at the end, unless --dir or --keep is given.
+    The store is made in a temporary folder and removed at the end, unless --dir or --keep is given. Last, Spark counts
+    what is in it and leaves a report page; where Spark or Java is missing, that is left out.
     """
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise click.BadParameter(f"{str(directory)!r} is not empty; expected a new folder", param_hint="--dir")
@@ -42,11 +53,23 @@ def demo(messages: int, directory: Path | None, keep: bool) -> None:
     keep = keep or directory is not None
     try:
         Demo(path, messages).run()
+        if not no_report:
+            run_on_spark(path, report)
     finally:
         if not keep:
             shutil.rmtree(path)
     if keep:
         click.echo(f"\nThe store stays. Look around:  mqlake topics {path}   mqlake tail {path} orders")
+
+
+def run_on_spark(store: Path, page: Path) -> None:
+    """What Spark makes of the store: a report page. Without Spark or Java, one line says what is left out."""
+    try:
+        write_report((str(store),), None, "local[*]", page, "mqlake demo")
+    except (MissingExtra, MissingJava) as reason:
+        click.echo(f"No report page: {reason}")
+    else:
+        click.echo(f"Spark counted it all: open {page.absolute()} in a browser")
 
 
 class Demo:

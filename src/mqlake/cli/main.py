@@ -60,6 +60,11 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "topics": Entry("topics", "List the topics and their queues."),
         "info": Entry("info", "Show files, sizes, positions, and who writes the store."),
     },
+    "Ask, on Spark": {
+        "sql": Entry("sql", "Ask stores with SQL: one query, or a small shell."),
+        "stats": Entry("stats", "Count traffic by topic, tag, queue and minute."),
+        "report": Entry("report", "Draw a page: traffic, topics, sizes, latency, keys, lag, damage."),
+    },
     "Keep": {
         "retain": Entry("retain", "Delete the oldest files of the log, by age, size or offset."),
         "check": Entry("check", "Show every broken promise of a store; nothing is written."),

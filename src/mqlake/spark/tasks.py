@@ -14,7 +14,7 @@ from functools import cache
 from typing import TypeVar
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 Item = TypeVar("Item")
@@ -26,6 +26,12 @@ def run_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item], sche
     a `functools.partial` of one; its tables have `schema`."""
     if not items:
         return schema.empty_table()
+    table: pa.Table = lazily(spark, items, work, schema).toArrow()
+    return table.cast(schema)
+
+
+def lazily(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> DataFrame:
+    """The same as a DataFrame: the work is done when it is asked for its rows."""
     packed = [pickle.dumps(item) for item in items]
 
     def in_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -34,9 +40,8 @@ def run_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item], sche
             for number in batch.column(0).to_pylist():
                 yield from work(pickle.loads(packed[number])).to_batches()
 
-    numbers = spark.range(0, len(packed), 1, len(packed))
-    table: pa.Table = numbers.mapInArrow(in_worker, from_arrow_schema(schema)).toArrow()
-    return table.cast(schema)
+    numbers = spark.range(0, len(packed), 1, max(1, len(packed)))
+    return numbers.mapInArrow(in_worker, from_arrow_schema(schema))
 
 
 @cache

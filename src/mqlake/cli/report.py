@@ -1,0 +1,38 @@
+"""`mqlake report`: one page about stores, drawn as plots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mqlake.cli import show
+from mqlake.cli.output_file import whole_file
+from mqlake.cli.spark import spark_command, spark_session
+
+
+@click.command()
+@spark_command
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default="report.html", show_default=True)
+@click.option("--title", default="Message report", show_default=True, help="The page's title.")
+def report(stores: tuple[str, ...], lake: str | None, master: str, out: Path, title: str) -> None:
+    """Write a page with traffic, topics, sizes, latency, keys, consumer lag, damage, and what a pipeline did.
+
+    STORE may be a pattern, and there may be several. The page is one file: it loads nothing, and has no script.
+    """
+    if not stores and lake is None:
+        raise click.UsageError("name a store, or a lake with --lake")
+    write_report(stores, lake, master, out, title)
+    click.echo(f"{show.size(out.stat().st_size)}: {out}")
+
+
+def write_report(stores: tuple[str, ...], lake: str | None, master: str, out: Path, title: str) -> None:
+    """Count, and draw what was counted."""
+    from mqlake.report import render
+
+    with show.progress("counting", None), spark_session(master) as spark:
+        import mqlake.spark
+
+        page = render(mqlake.spark.report(spark, stores, lake=lake, title=title))
+    with whole_file(out) as path:
+        path.write_text(page, encoding="utf-8")

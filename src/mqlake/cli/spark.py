@@ -1,0 +1,120 @@
+"""What commands that run on Spark have in common: where it runs, a quiet start, and errors in one line.
+
+Spark and Java are looked for when such a command is called, so that all others work without them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mqlake.errors import MissingExtra, QueryFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+PLACE = re.compile(r"\(?line (\d+),? pos (\d+)\)?")
+SHOWN_PLACE = re.compile(r"\(line (\d+), position (\d+)\)")
+"""Spark counts the columns of the first kind from 0, and of the second from 1."""
+OURS = re.compile(r"^(?:\w+\.)*errors\.(\w+: .*)$", re.MULTILINE)
+RAISED = re.compile(r"^(\w+(?:Error|Exception|Exit)\b.*)$", re.MULTILINE)
+
+
+def spark_command(command: Command) -> Command:
+    """The arguments STORE… and the options --lake and --master."""
+    stores = click.argument("stores", nargs=-1, metavar="STORE…")
+    lake = click.option(
+        "--lake", type=click.Path(), help="A lake's folder: what it has is not read from the logs again."
+    )
+    return stores(lake(master_option(command)))
+
+
+def master_option(command: Command) -> Command:
+    return click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")(command)
+
+
+@contextlib.contextmanager
+def spark_session(master: str) -> Iterator[SparkSession]:
+    """A session for one command, or the one that runs, which then stays.
+
+    What Spark says as it starts is shown with --verbose, or where the start fails.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise MissingExtra("this command", "spark") from None
+    from mqlake.spark.session import session
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        with plain_errors():
+            yield running
+        return
+    with quiet_stderr():
+        spark = session(master, spark_ui_enabled="false", spark_ui_showConsoleProgress="false")
+        spark.sparkContext.setLogLevel("ERROR" if is_verbose() else "OFF")
+    logging.getLogger("SQLQueryContextLogger").disabled = not is_verbose()  # it repeats every error, in JSON
+    try:
+        with plain_errors():
+            yield spark
+    finally:
+        spark.stop()
+
+
+def is_verbose() -> bool:
+    return logging.getLogger().isEnabledFor(logging.INFO)
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Standard error goes to a file, for this process and those that it starts meanwhile; shown where that fails."""
+    if is_verbose():
+        yield
+        return
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            said.seek(0)
+            os.write(kept, said.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+@contextlib.contextmanager
+def plain_errors() -> Iterator[None]:
+    """What Spark raises becomes QueryFailed: one sentence, and the place in the query where it names one."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise failure(str(error)) from None
+
+
+def failure(text: str) -> QueryFailed:
+    """The sentence that matters in what Spark says, which is many lines of Java."""
+    own = OURS.findall(text) or RAISED.findall(text)
+    if "Traceback (most recent call last)" in text and own:
+        return QueryFailed(own[-1])
+    place = PLACE.search(text)
+    sentence = PLACE.sub("", text.strip().split("\n")[0])
+    sentence = re.sub(r"^\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w+", "", sentence).strip(" ;")
+    if place is not None:
+        return QueryFailed(sentence, int(place[1]), int(place[2]) + 1)
+    shown = SHOWN_PLACE.search(text)
+    return QueryFailed(sentence) if shown is None else QueryFailed(sentence, int(shown[1]), int(shown[2]))

@@ -1,0 +1,160 @@
+"""Numbers for people: short texts, round ticks, steps of time that are whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from mqlake.report.data import Bucket, Step
+
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+WIDTHS_MS = (
+    *(100, 200, 500, SECOND, 2 * SECOND, 5 * SECOND, 10 * SECOND, 30 * SECOND),
+    *(MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 15 * MINUTE, 20 * MINUTE, 30 * MINUTE),
+    *(HOUR, 2 * HOUR, 3 * HOUR, 4 * HOUR, 6 * HOUR, 12 * HOUR),
+    *(DAY, 2 * DAY, 7 * DAY, 14 * DAY, 30 * DAY, 90 * DAY, 365 * DAY, 3650 * DAY),
+)
+MAX_BARS = 120
+MIN_BARS = 24
+MIN_BUCKETS = 7
+"""With fewer, a bar would be a block: empty ones are added on both sides."""
+NBSP = "\N{NO-BREAK SPACE}"
+Text = Callable[[float], str]
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+# ---- texts
+
+
+def count(number: float) -> str:
+    """All digits."""
+    return f"{number:,.0f}"
+
+
+def short(number: float) -> str:
+    """Three digits and a letter at most."""
+    for unit in ("", "k", "M", "G"):
+        if abs(number) < 999.5:
+            return _three(number) + unit
+        number /= 1000
+    return _three(number) + "T"
+
+
+def size(number: float) -> str:
+    """Bytes."""
+    for unit in UNITS[:-1]:
+        if abs(number) < 1023.5:
+            return f"{_three(number)}{NBSP}{unit}"
+        number /= 1024
+    return f"{_three(number)}{NBSP}{UNITS[-1]}"
+
+
+def duration(ms: float) -> str:
+    """A length of time."""
+    for limit, unit, name in ((SECOND, 1, "ms"), (MINUTE, SECOND, "s"), (HOUR, MINUTE, "min"), (2 * DAY, HOUR, "h")):
+        if abs(ms) < limit:
+            return f"{_three(ms / unit)}{NBSP}{name}"
+    return f"{_three(ms / DAY)}{NBSP}d"
+
+
+def moment(ms: int, *, seconds: bool = True) -> str:
+    """A point in time, in UTC."""
+    try:
+        text = datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
+    return text if seconds else text[:-3]
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f}{NBSP}%" if share >= 0.001 or share == 0 else f"<{NBSP}0.1{NBSP}%"
+
+
+def _three(number: float) -> str:
+    """At most three digits that tell, and no zeroes that do not."""
+    decimals = 0 if abs(number) >= 99.95 or number == int(number) else 1 if abs(number) >= 9.995 else 2
+    text = f"{number:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+# ---- ticks
+
+
+def ticks(highest: float, wanted: int = 4, *, base: int = 10, whole: bool = False) -> list[float]:
+    """Round numbers from 0 to at least `highest`; with base 1024 round in units of bytes; `whole` has no fractions."""
+    unit = 1024 ** min(len(UNITS) - 1, int(math.log(max(highest, 1), 1024))) if base == 1024 else 1
+    rough = max(highest, 1e-9) / unit / wanted
+    power = 10 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
+    step = max(1, math.ceil(step)) if whole else step
+    number = max(1, math.ceil(highest / unit / step - 1e-9))
+    return [place * step * unit for place in range(number + 1)]
+
+
+def time_ticks(start_ms: int, end_ms: int, wanted: int = 6) -> list[tuple[int, str]]:
+    """Whole points in time inside of [start, end], and their texts."""
+    span = max(end_ms - start_ms, 1)
+    width = next((w for w in WIDTHS_MS if span / w <= wanted), WIDTHS_MS[-1])
+    form = "%H:%M:%S" if width < MINUTE else "%H:%M" if width < DAY else "%Y-%m-%d"
+    if width < DAY and span > DAY:
+        form = "%m-%d %H:%M"
+    places = range(-(-start_ms // width) * width, end_ms + 1, width)
+    return [(place, _text(place, form, width)) for place in places]
+
+
+def _text(ms: int, form: str, width: int) -> str:
+    try:
+        text = datetime.fromtimestamp(ms / 1000, UTC).strftime(form)
+    except (ValueError, OverflowError, OSError):
+        return str(ms)
+    return f"{text}.{ms % 1000 // 100}" if width < SECOND else text
+
+
+# ---- values put together
+
+
+def rebinned(steps: Sequence[Step], step_ms: int, max_bars: int = MAX_BARS) -> tuple[list[Step], int]:
+    """Steps without holes, at most `max_bars` of them, and how long each is."""
+    if not steps:
+        return [], step_ms
+    first, last = min(step.time_ms for step in steps), max(step.time_ms for step in steps)
+    fitting = (w for w in WIDTHS_MS if w >= step_ms and w % step_ms == 0 and last // w - first // w < max_bars)
+    width = next(fitting, WIDTHS_MS[-1])
+    sums: dict[int, tuple[int, int]] = {}
+    for time_ms, messages, nbytes in steps:
+        before = sums.get(time_ms // width, (0, 0))
+        sums[time_ms // width] = before[0] + messages, before[1] + nbytes
+    short = max(0, MIN_BARS - 1 - (last // width - first // width))
+    numbers = range(
+        first // width - short // 2, min(last // width, first // width + max_bars * 100) + short - short // 2 + 1
+    )
+    return [Step(number * width, *sums.get(number, (0, 0))) for number in numbers], width
+
+
+def doublings(buckets: Sequence[Bucket]) -> list[Bucket]:
+    """Buckets put together so that each ends at twice where it begins, none left out between the first and the last."""
+    sums: dict[int, int] = {}
+    for bucket in buckets:
+        if bucket.messages:
+            low = 1 << (bucket.low.bit_length() - 1) if bucket.low else 0
+            sums[low] = sums.get(low, 0) + bucket.messages
+    if not sums:
+        return []
+    first, last = (low.bit_length() for low in (min(sums), max(sums)))
+    short = max(0, MIN_BUCKETS - 1 - (last - first))
+    first = max(0, first - short // 2)
+    last = max(last, first + MIN_BUCKETS - 1)
+    lows = [1 << (number - 1) if number else 0 for number in range(first, last + 1)]
+    return [Bucket(low, max(1, 2 * low), sums.get(low, 0)) for low in lows]
+
+
+def percentile(buckets: Sequence[Bucket], share: float) -> Bucket | None:
+    """The bucket of the smallest value that this share of the values does not pass."""
+    total = sum(bucket.messages for bucket in buckets)
+    seen = 0
+    for bucket in sorted(buckets):
+        seen += bucket.messages
+        if total and seen >= share * total:
+            return bucket
+    return None

@@ -1,0 +1,206 @@
+"""`report(spark, stores, lake)`: statistics, lag, damage and what the lake has, as the values of a page.
+
+Everything is taken once, at one time. What is optional (a lake, the pipeline's own notes, gates) is told where it is.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from mqlake.files.layout import Layout
+from mqlake.logs.scars import read_scars
+from mqlake.report.data import (
+    Bucket,
+    Damage,
+    Gate,
+    LagFacts,
+    LakeFacts,
+    LakeStore,
+    LakeTable,
+    Report,
+    Stage,
+    Step,
+    StoreFacts,
+    TopicFacts,
+    TopKey,
+)
+from mqlake.spark.stats_job import Stats, stats
+from mqlake.spark.stats_rows import latency_at, latency_buckets
+from mqlake.store.gates import Gates
+
+if TYPE_CHECKING:
+    from mqlake.lake import Lake
+
+TOP_KEYS_SHOWN = 100
+STAGE_NOTES = "pipeline.json"
+
+
+def report(
+    spark: SparkSession, stores: str | Sequence[str] = (), *, lake: str | None = None, title: str = "Message report"
+) -> Report:
+    """All that a page shows of some stores, of a lake, or of both."""
+    return report_of(stats(spark, stores, lake=lake), lake=lake, title=title)
+
+
+def report_of(found: Stats, *, lake: str | None = None, title: str = "Message report") -> Report:
+    """The same from statistics that were taken before."""
+    (total,) = found.traffic().to_pylist() or [{}]
+    (internal,) = found.traffic(internal=True).to_pylist() or [{}]
+    steps, step_ms = _pulse(found)
+    keys = found.keys()
+    return Report(
+        title=title,
+        made_ms=time.time_ns() // 1_000_000,
+        stores=_stores(found),
+        messages=total.get("messages", 0) or 0,
+        bytes=total.get("bytes", 0) or 0,
+        body_bytes=total.get("body_bytes", 0) or 0,
+        internal_messages=(internal.get("messages", 0) or 0) - (total.get("messages", 0) or 0),
+        queue_count=found.queues.num_rows,
+        steps=steps,
+        step_ms=step_ms,
+        topics=_topics(found, keys),
+        sizes=[Bucket(low, 2 * low, many) for low, many in _pairs(found.histogram("size"))],
+        latencies=_latencies(found),
+        max_latency_ms=total.get("max_latency_ms", 0) or 0,
+        top_keys=_top_keys(found),
+        key_count=pc.sum(keys["messages"]).as_py() or 0,
+        lag=_lag(found),
+        damage=_damage(found),
+        lake=_lake_facts(lake) if lake is not None else None,
+        gates=_gates(found),
+    )
+
+
+def _pairs(histogram: pa.Table) -> list[tuple[int, int]]:
+    return list(zip(histogram["at"].to_pylist(), histogram["messages"].to_pylist(), strict=True))
+
+
+def _stores(found: Stats) -> list[StoreFacts]:
+    facts = []
+    for store in sorted({*found.logs, *(part.store for part in found.counted)}):
+        parts = [part for part in found.counted if part.store == store]
+        start, end = min((part.start for part in parts), default=0), max((part.end for part in parts), default=0)
+        facts.append(StoreFacts(store, *found.logs.get(store, (start, end)), start, end))
+    return facts
+
+
+def _pulse(found: Stats) -> tuple[list[Step], int]:
+    """Steps of the same length: each split's is a multiple of the shorter ones."""
+    rows = found.kind("pulse")
+    step = pc.max(rows["at"]).as_py() or 1_000
+    sums: dict[int, tuple[int, int]] = {}
+    times = rows["time"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist()
+    for at, messages, size in zip(times, rows["messages"].to_pylist(), rows["bytes"].to_pylist(), strict=True):
+        before = sums.get(at // step * step, (0, 0))
+        sums[at // step * step] = before[0] + messages, before[1] + size
+    return [Step(at, *sums[at]) for at in sorted(sums)], step
+
+
+def _topics(found: Stats, keys: pa.Table) -> list[TopicFacts]:
+    distinct = dict(zip(keys["topic"].to_pylist(), keys["distinct"].to_pylist(), strict=True))
+    return [
+        TopicFacts(
+            *(row["topic"], row["messages"], row["bytes"], row["latency_ms"] / row["messages"]),
+            distinct.get(row["topic"]),
+        )
+        for row in found.traffic("topic").to_pylist()
+    ]
+
+
+def _latencies(found: Stats) -> list[Bucket]:
+    histogram = found.histogram("latency")
+    lows = histogram["at"].to_numpy()
+    highs = latency_at(latency_buckets(lows) + 1).tolist()
+    return list(map(Bucket, lows.tolist(), highs, histogram["messages"].to_pylist()))
+
+
+def _top_keys(found: Stats) -> list[TopKey]:
+    rows = found.top_keys().sort_by([("messages", "descending"), ("topic", "ascending"), ("name", "ascending")])
+    return [TopKey(*row.values()) for row in rows.slice(0, TOP_KEYS_SHOWN).to_pylist()]
+
+
+def _lag(found: Stats) -> list[LagFacts]:
+    groups = ["store", "consumer_group", "topic"]
+    sums = found.lag.group_by(groups).aggregate([("queue_id", "count"), ("lag", "sum"), ("waiting_since", "min")])
+    return [
+        LagFacts(
+            *(row["store"], row["consumer_group"], row["topic"], row["queue_id_count"], row["lag_sum"]),
+            None if row["waiting_since_min"] is None else round(row["waiting_since_min"].timestamp() * 1000),
+        )
+        for row in sums.to_pylist()
+    ]
+
+
+def _damage(found: Stats) -> list[Damage]:
+    """What the count came upon, and what the stores have listed before and was not counted."""
+    rows = [Damage(row["store"], row["at"], row["bytes"], row["name"]) for row in found.kind("damage").to_pylist()]
+    seen = {(row.store, row.offset) for row in rows}
+    for store in found.logs:
+        for scar in read_scars(Layout(Path(store)).scars):
+            if scar is not None and (store, scar.start) not in seen and scar.end > found.logs[store][0]:
+                rows.append(Damage(store, scar.start, scar.end - scar.start, scar.reason))
+    return rows
+
+
+def _gates(found: Stats) -> list[Gate]:
+    return [
+        Gate(store, name, offset, end)
+        for store, (_, end) in found.logs.items()
+        for name, offset in Gates(Layout(Path(store)).gates).offsets().items()
+    ]
+
+
+# ---- the lake
+
+
+def _lake_facts(path: str) -> LakeFacts:
+    from mqlake.lake import Lake
+
+    lake = Lake.open(path)
+    snapshot = lake.snapshot()
+    tables = []
+    for name in ("messages", "index", "stats", "findings"):
+        files = snapshot.files(name)
+        if files:
+            tables.append(LakeTable(name, len(files), sum(f.rows for f in files), sum(f.bytes for f in files)))
+    return LakeFacts(
+        path=str(path),
+        version=snapshot.version,
+        committed_ms=snapshot.time_ms or None,
+        tables=tables,
+        stores=[LakeStore(state.path, state.start, state.end) for state in snapshot.stores.values()],
+        stages=_stages(lake),
+    )
+
+
+def _stages(lake: Lake) -> list[Stage]:
+    """What the pipeline noted of its stages; nothing where there are no notes, or they cannot be read."""
+    try:
+        notes = json.loads((lake.own / STAGE_NOTES).read_bytes())
+        return [_stage(name, fields) for name, fields in notes["stages"].items()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def _stage(name: str, fields: dict[str, Any]) -> Stage:
+    position = fields.get("position", "")
+    told = ", ".join(f"{k}: {v:,}" for k, v in position.items()) if isinstance(position, dict) else str(position)
+    error = fields.get("last_error")
+    at = fields.get("at")
+    return Stage(
+        name=name,
+        position=told,
+        lag_bytes=fields.get("lag_bytes"),
+        rows_per_s=fields.get("rows_per_s"),
+        last_error=None if error is None else str(error),
+        at_ms=at if isinstance(at, int) else None,
+    )

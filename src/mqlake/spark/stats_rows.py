@@ -1,0 +1,126 @@
+"""Rows of statistics: what is counted of a byte range of the log, in a form that adds up.
+
+Invariant: rows of the same kind and place (PLACE) are one row: counts are summed, extremes taken, sketches merged
+(`merge`). So the rows of two ranges together are the rows of both, in any order and any number of steps; they can lie
+in a lake for years and be summed there. All kinds share one schema, and leave null what they do not have.
+
+    kind      a row for each                            measures
+    traffic   topic, queue_id, tags, minute (`time`)    messages, bytes, body_bytes, sizes, latency
+    pulse     step of time: `at` ms long, from `time`   messages, bytes
+    size      topic, size from `at` up to twice that    messages
+    latency   topic, latency from `at` ms               messages
+    keys      topic                                     messages: keys that they have; sketch; error: see below
+    key       topic, key (`name`) that came often       messages; error
+    damage    damaged range from offset `at`            messages: 1; bytes; `name` is the reason
+
+Latency is the time from born to store, in ms, taken to lie in [0, 2^31]: clocks differ, and some producers set none.
+
+A split names just the TOP_KEYS most frequent keys of a topic, and none that came once. `error` of its row `keys` is how
+often a key that was left out came at most, and each of its rows `key` says the same number. So where rows were summed,
+a key came at least `messages` times, and at most `messages` + `error` of the topic - `error` of the key.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mqlake.spark.sketch import merged
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+
+PLACE = pa.schema(
+    [
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("store", pa.string(), nullable=False),
+        pa.field("internal", pa.bool_(), nullable=False),  # RocketMQ's own topics, half and rolled-back messages
+        pa.field("topic", pa.string()),
+        pa.field("queue_id", pa.int32()),
+        pa.field("tags", pa.string()),
+        pa.field("time", pa.timestamp("us", "UTC")),
+        pa.field("at", pa.int64()),
+        pa.field("name", pa.string()),
+    ]
+)
+MEASURES = {
+    "messages": ("sum", pa.int64()),
+    "bytes": ("sum", pa.int64()),  # of whole records
+    "body_bytes": ("sum", pa.int64()),  # as stored
+    "min_size": ("min", pa.int32()),
+    "max_size": ("max", pa.int32()),
+    "latency_ms": ("sum", pa.int64()),
+    "max_latency_ms": ("max", pa.int64()),
+    "error": ("sum", pa.int64()),
+}
+"""How each adds up, and its type."""
+ROWS = pa.schema([*PLACE, *(pa.field(name, kind) for name, (_, kind) in MEASURES.items()), ("sketch", pa.binary())])
+
+OTHER_TAGS = "*"
+"""Stands for tags that are too many to be told apart; consumers know it as all tags."""
+STEPS_MS = (100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
+"""Steps of a pulse; each is a multiple of those before it."""
+MAX_LATENCY_MS = 1 << 31
+FINE_LATENCY_MS = 8
+"""Below this each millisecond has a bucket of its own; above it each doubling has four."""
+
+
+def rows(kind: str, store: str, **columns: Any) -> pa.Table:
+    """Rows of one kind: what is not given is null, what is one value is that of all rows."""
+    count = len(next(column for column in columns.values() if not isinstance(column, bool)))
+    columns = {"internal": False, **columns, "kind": kind, "store": store}
+    return pa.table([_column(columns.get(field.name), field.type, count) for field in ROWS], schema=ROWS)
+
+
+def _column(values: Any, kind: pa.DataType, count: int) -> pa.Array:
+    if values is None:
+        return pa.nulls(count, kind)
+    if isinstance(values, str | bool):
+        return pa.repeat(pa.scalar(values, kind), count)
+    return (values if isinstance(values, pa.Array) else pa.array(values)).cast(kind)
+
+
+def merge(tables: list[pa.Table]) -> pa.Table:
+    """All rows, those of the same place put together; sorted by place."""
+    table = pa.concat_tables([ROWS.empty_table(), *tables]).combine_chunks()
+    numbered = table.drop_columns(["sketch"]).append_column("row", pa.array(np.arange(table.num_rows)))
+    measures = [(name, how) for name, (how, _) in MEASURES.items()]
+    grouped = numbered.group_by(PLACE.names).aggregate([*measures, ("row", "list")])
+    sketches = _merged_sketches(table.column("sketch"), grouped.column("row_list").combine_chunks())
+    columns = [grouped.column(field.name) for field in PLACE]
+    columns += [grouped.column(f"{name}_{how}") for name, how in measures]
+    made = pa.table([column.cast(field.type) for column, field in zip([*columns, sketches], ROWS, strict=True)], ROWS)
+    return made.sort_by([(name, "ascending") for name in PLACE.names])
+
+
+def _merged_sketches(sketches: pa.ChunkedArray, groups: pa.ListArray) -> pa.Array:
+    """For each group of rows the sketch of all of theirs; most have none."""
+    has_sketch = pc.is_valid(sketches)
+    having = pc.filter(pc.list_parent_indices(groups), has_sketch.take(pc.list_flatten(groups)))
+    found: list[bytes | None] = [None] * len(groups)
+    for number in pc.unique(having).to_pylist():
+        found[number] = merged(sketches.take(groups[number].values).drop_null().to_pylist())
+    return pa.array(found, pa.binary())
+
+
+# ---- buckets
+
+
+def size_buckets(sizes: Numbers) -> Numbers:
+    """The number of each size's bucket: bucket n begins at 2^n."""
+    return np.frexp(sizes.astype(np.float64))[1].astype(np.int64) - 1
+
+
+def latency_buckets(latencies: Numbers) -> Numbers:
+    """The number of each latency's bucket; `latency_at` says where it begins."""
+    doublings = np.frexp(np.maximum(latencies, 1).astype(np.float64))[1].astype(np.int64) - 1
+    quarter = (latencies >> np.maximum(doublings - 2, 0)) & 3
+    return np.where(latencies < FINE_LATENCY_MS, latencies, FINE_LATENCY_MS + (doublings - 3) * 4 + quarter)
+
+
+def latency_at(buckets: Numbers) -> Numbers:
+    """Where buckets begin, in ms."""
+    above = np.maximum(buckets - FINE_LATENCY_MS, 0)
+    return np.where(buckets < FINE_LATENCY_MS, buckets, (4 + above % 4) << (above // 4 + 1))

@@ -1,0 +1,117 @@
+"""`views(spark, stores, lake)`: the tables that SQL finds.
+
+    messages    the messages of the stores' logs, as `spark.read.format("mqlake")` gives them
+    queues      one row a queue: its first and its next offset, and the times of its first and last message
+    stats       traffic by topic, queue, tag and minute, counted in the workers
+    archive     the messages of the lake, where there is one
+
+`Views.sql` reads only what a query needs of `messages` (`narrow.py`); `spark.sql` works as well, and reads all columns.
+Each query through `Views.sql` sees the stores as they are then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from mqlake.errors import InvalidConfig
+from mqlake.spark.narrow import narrowed, need_of
+from mqlake.spark.queues import QUEUES, queues_of, stores_of
+from mqlake.spark.schema import DEFAULT_COLUMNS, spark_schema
+from mqlake.spark.selection import HALF_OR_ROLLED_BACK, INTERNAL
+from mqlake.spark.stats_job import TRAFFIC, plans_of
+from mqlake.spark.stats_lake import LakeRows, lake_rows
+from mqlake.spark.stats_rows import MEASURES, ROWS
+from mqlake.spark.stats_split import stats_split
+from mqlake.spark.tasks import lazily
+
+PLACE = ("store", "topic", "queue_id", "tags", "time")
+
+
+def views(spark: SparkSession, stores: str | Sequence[str] = (), lake: str | None = None) -> Views:
+    """Make the tables of some stores known to a session; paths or patterns, and a lake, or a lake alone."""
+    paths = stores_of((stores,) if isinstance(stores, str) else tuple(stores))
+    if not paths and lake is None:
+        raise InvalidConfig("stores", stores, "name a store's folder, or a lake")
+    made = Views(spark, paths, lake)
+    made.register()
+    return made
+
+
+class Views:
+    """The tables of some stores in one session."""
+
+    def __init__(self, spark: SparkSession, paths: list[str], lake: str | None) -> None:
+        self.spark, self.paths, self.lake = spark, paths, lake
+        made: dict[str, Callable[[], DataFrame] | None] = {
+            "messages": self.messages if paths else None,
+            "queues": self.queues if paths else None,
+            "stats": self.stats,
+            "archive": self.archive if lake is not None else None,
+        }
+        self._made = {name: make for name, make in made.items() if make is not None}
+        self._whole: DataFrame | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._made)
+
+    def register(self) -> None:
+        """Make all of them, of the stores as they are now."""
+        for name, make in self._made.items():
+            rows = make()
+            rows.createOrReplaceTempView(name)
+            if name == "messages":
+                self._whole = rows
+
+    def sql(self, query: str) -> DataFrame:
+        """The answer to a query. What is no query (CREATE VIEW, SET) is done, once.
+
+        `messages` as it was registered is only planned with, never read: a DataFrame is a snapshot of its first action.
+        """
+        for name in self.names:
+            if name != "messages" and re.search(rf"\b{name}\b", query, re.IGNORECASE):
+                self._made[name]().createOrReplaceTempView(name)
+        answer = self.spark.sql(query)
+        need = need_of(answer) if self._whole is not None else None
+        if need is None or self._whole is None:
+            return answer
+        narrowed(self.spark, self.paths, need).createOrReplaceTempView("messages")
+        try:
+            return self.spark.sql(query)
+        finally:
+            self._whole.createOrReplaceTempView("messages")
+
+    def messages(self) -> DataFrame:
+        return self.spark.read.format("mqlake").load(self.paths)
+
+    def queues(self) -> DataFrame:
+        return lazily(self.spark, self.paths, queues_of, QUEUES)
+
+    def stats(self) -> DataFrame:
+        """Traffic by minute: what the lake has counted, and the rest counted now."""
+        known = lake_rows(self.lake, self.paths) if self.lake is not None else LakeRows()
+        plans = [made for path in self.paths for made in plans_of(path, known.covered.get(path))]
+        rows = lazily(self.spark, [split for made in plans for split in made.splits], stats_split, ROWS)
+        if known.rows.num_rows:
+            rows = rows.union(self.spark.createDataFrame(known.rows, from_arrow_schema(ROWS)))
+        rows = rows.where("kind = 'traffic' and not internal").withColumnRenamed("time", "minute")
+        place = ["minute" if name == "time" else name for name in PLACE]
+        return rows.groupBy(*place).agg(*(F.expr(f"{MEASURES[name][0]}({name})").alias(name) for name in TRAFFIC))
+
+    def archive(self) -> DataFrame:
+        """The lake's messages but those that the source leaves out, too."""
+        from mqlake.lake import Lake
+
+        assert self.lake is not None
+        opened = Lake.open(self.lake)
+        schema = spark_schema(DEFAULT_COLUMNS)
+        files = [str(opened.root / file.path) for file in opened.snapshot().files("messages")]
+        if not files:
+            return self.spark.createDataFrame([], schema)
+        rows = self.spark.read.schema(schema).parquet(*files)
+        return rows.where(f"sys_flag & {HALF_OR_ROLLED_BACK} = 0 and not topic rlike '^({INTERNAL.pattern})$'")

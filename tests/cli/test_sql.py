@@ -1,0 +1,105 @@
+"""What `mqlake sql` makes of its arguments, of typed lines and of Spark's errors; no Spark is needed for these."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mqlake.cli.spark import failure
+from mqlake.cli.sql import cut, plain, split_arguments, statements
+
+ANALYSIS = """[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `topc` cannot be resolved. SQLSTATE: 42703; line 2 pos 7;
+'Project ['topc]
++- RelationV2[store#0]"""
+PARSE = """
+[PARSE_SYNTAX_ERROR] Syntax error at or near 'form'. SQLSTATE: 42601 (line 1, pos 13)
+
+== SQL ==
+select topic form messages
+-------------^^^
+"""
+RUNTIME = """[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012
+== SQL (line 1, position 8) ==
+select 1/0
+       ^^^"""
+WORKER = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+mqlake.errors.ChangedUnderRead: store: offset 5: found nothing; expected a record
+
+    at org.apache.spark.Task(line.scala:1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (ANALYSIS, "line 2, column 8: A column with name `topc` cannot be resolved."),
+        (PARSE, "line 1, column 14: Syntax error at or near 'form'."),
+        (RUNTIME, "line 1, column 8: Division by zero."),
+        (WORKER, "ChangedUnderRead: store: offset 5: found nothing; expected a record"),
+    ],
+)
+def test_an_error_of_spark_becomes_one_sentence_with_its_place(text: str, told: str) -> None:
+    assert str(failure(text)) == told
+
+
+def test_the_last_argument_is_the_query_if_it_has_words(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    assert split_arguments(("s1", "s2", "select 1;")) == (("s1", "s2"), "select 1")
+    assert split_arguments(("s1",)) == (("s1",), None)
+    assert split_arguments((str(folder),)) == ((str(folder),), None)
+    assert split_arguments(()) == ((), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "whole", "rest"),
+    [
+        ("select 1; select 2", ["select 1"], "select 2"),
+        ("select ';', \";\", `;`;", ["select ';', \";\", `;`"], ""),
+        (r"select 'it\'s;';", [r"select 'it\'s;'"], ""),
+        ("select 1 -- no; not here\n;", ["select 1 -- no; not here"], ""),
+        ("select 'open; ", [], "select 'open;"),
+        (";;", [], ""),
+    ],
+)
+def test_a_statement_ends_at_a_semicolon_outside_of_quotes_and_comments(text: str, whole: list[str], rest: str) -> None:
+    assert cut(text) == (whole, rest)
+
+
+def typed(*lines: str | type[BaseException] | None) -> Callable[[str], str | None]:
+    left = iter([*lines, None])
+
+    def read(prompt: str) -> str | None:
+        line = next(left)
+        if isinstance(line, type):
+            raise line
+        return line
+
+    return read
+
+
+def test_lines_are_gathered_until_a_semicolon_and_dropped_by_an_interrupt() -> None:
+    lines = typed("select", " 1;", "drop me", KeyboardInterrupt, ".help", "select 2; select 3;", "select 4")
+    assert list(statements(lines)) == ["select\n 1", ".help", "select 2", "select 3", "select 4"]
+    assert list(statements(typed(".quit", "select 1;"))) == []
+
+
+def test_values_become_what_json_has() -> None:
+    assert plain({"a": b"\xff", 1: [None, 2.5, (b"",)]}) == {"a": "/w==", "1": [None, 2.5, [""]]}
+
+
+def test_commands_that_need_spark_are_listed_and_explained_without_it() -> None:
+    program = "import sys; sys.modules['pyspark'] = None; from mqlake.cli.main import main; main()"
+    for arguments in (["--help"], ["sql", "--help"], ["stats", "--help"], ["report", "--help"]):
+        done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+        assert "Usage: mqlake" in done.stdout
+    done = subprocess.run([sys.executable, "-c", program, "stats", "x"], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr == "mqlake: MissingExtra: this command needs an optional package: pip install 'mqlake[spark]'\n"

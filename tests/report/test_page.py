@@ -1,0 +1,171 @@
+"""The report page: whole in itself, true to its numbers, and safe with any text."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import pytest
+
+from mqlake.report import render, scales
+from mqlake.report.data import Bucket, Step
+from tests.report.samples import HOSTILE, NOW, SAMPLES, busy, empty, hostile, one_message
+
+VOID = {"meta", "br", "line", "rect", "input"}
+
+
+class Page(HTMLParser):
+    """Reads a page and insists that what is opened is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.text = ""
+        self.titles: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "title":
+            self.titles.append(data)
+        elif "style" not in self.open:
+            self.text += data
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_page_is_well_formed_loads_nothing_and_has_no_script(name: str) -> None:
+    text = render(SAMPLES[name]())
+    page = Page(text)
+    assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)
+    assert not [a for a in page.attributes if a[1] in ("src", "href") or a[1].startswith("on")]
+    assert "url(" not in text and "@import" not in text and "http://" not in text and "https://" not in text
+    assert "default-src 'none'" in text
+    for svg in re.findall(r"<svg.*?</svg>", text):
+        ET.fromstring(svg)
+        assert "nan" not in svg and "inf" not in svg
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_mark_lies_inside_of_its_drawing(name: str) -> None:
+    for svg in re.findall(r"<svg.*?</svg>", render(SAMPLES[name]())):
+        root = ET.fromstring(svg)
+        _, _, width, height = map(float, root.attrib["viewBox"].split())
+        for rect in root.iter("rect"):
+            x, y = float(rect.get("x", 0)), float(rect.get("y", 0))
+            assert x >= -0.01 and x + float(rect.attrib["width"]) <= width + 3.01
+            assert y >= -0.01 and y + float(rect.attrib["height"]) <= height + 0.01
+
+
+def test_texts_from_outside_are_shown_and_not_obeyed() -> None:
+    text = render(hostile())
+    assert "<script" not in text
+    page = Page(text)
+    assert HOSTILE in page.text
+    assert HOSTILE in page.titles[0]
+    assert any(value == HOSTILE for _, name, value in page.attributes if name == "title")
+
+
+def test_an_empty_store_has_a_page_that_says_so() -> None:
+    page = Page(render(empty()))
+    assert "no messages" in page.text
+    assert "No messages were counted." in page.text
+    assert "No damage found" in page.text
+
+
+def test_one_message_is_told_in_the_singular_and_drawn() -> None:
+    page = Page(render(one_message()))
+    assert "1message" in page.text and "1topic" in page.text and "1queue" in page.text
+    assert any("10 a second" in title for title in page.titles)
+
+
+def test_many_topics_are_the_first_and_the_sum_of_the_others_and_a_table_with_all() -> None:
+    report = SAMPLES["many"]()
+    page = Page(render(report))
+    assert "485 others" in page.text
+    for topic in report.topics:
+        assert topic.name in page.text
+
+
+def test_every_chart_has_a_name_and_a_table_with_its_numbers() -> None:
+    report = busy()
+    page = Page(render(report))
+    named = [value for tag, name, value in page.attributes if tag == "svg" and name == "aria-label"]
+    assert len([name for name in named if name and "over time" in name]) == 2
+    assert page.tags.count("details") >= 5
+    steps, _ = scales.rebinned(report.steps, report.step_ms)
+    assert all(scales.count(step.messages) in page.text for step in steps)
+
+
+def test_what_is_wrong_is_told_in_words_not_by_colour_alone() -> None:
+    page = Page(render(busy()))
+    assert "1 damaged place" in page.text
+    assert "LakeInUse: held by 4711" in page.text
+    assert "lake-3fa9" in page.text
+    assert "4,321 messages of RocketMQ's own topics" in page.text
+
+
+# ---- scales
+
+
+def test_steps_put_together_lose_no_message_and_leave_no_hole() -> None:
+    steps = [Step(NOW + at, 3, 10) for at in (0, 100, 5_000, 86_400_000, 90_000_000)]
+    found, width = scales.rebinned(steps, 100)
+    assert sum(step.messages for step in found) == 15 and sum(step.bytes for step in found) == 50
+    assert len(found) <= scales.MAX_BARS and width % 100 == 0
+    assert [step.time_ms for step in found] == [found[0].time_ms + n * width for n in range(len(found))]
+    alone, _ = scales.rebinned(steps[:1], 100)
+    assert len(alone) == scales.MIN_BARS and sum(step.messages for step in alone) == 3
+
+
+def test_buckets_are_put_together_by_doublings() -> None:
+    found = scales.doublings([Bucket(0, 1, 5), Bucket(5, 6, 1), Bucket(7, 8, 2), Bucket(40, 48, 1)])
+    assert [(b.low, b.high) for b in found] == [(0, 1), (1, 2), (2, 4), (4, 8), (8, 16), (16, 32), (32, 64)]
+    assert [b.messages for b in found] == [5, 0, 0, 3, 0, 0, 1]
+    assert scales.doublings([]) == []
+    assert len(scales.doublings([Bucket(1 << 20, 2 << 20, 1)])) == scales.MIN_BUCKETS
+
+
+def test_a_percentile_is_the_bucket_that_holds_it() -> None:
+    buckets = [Bucket(0, 1, 50), Bucket(1, 2, 40), Bucket(8, 10, 9), Bucket(100, 120, 1)]
+    assert [scales.percentile(buckets, share) for share in (0.5, 0.9, 0.99, 0.999)] == buckets
+    assert scales.percentile([], 0.5) is None
+
+
+@pytest.mark.parametrize("highest", [0.3, 1, 7, 99, 100, 1234, 5e6, 1e13])
+def test_ticks_are_round_and_reach_the_highest(highest: float) -> None:
+    for base in (10, 1024):
+        found = scales.ticks(highest, base=base)
+        assert found[0] == 0 and found[-1] >= highest and 2 <= len(found) <= 6
+        assert found[-2] < highest
+    assert all(tick == int(tick) for tick in scales.ticks(highest, whole=True))
+
+
+def test_numbers_are_short_and_have_no_zeroes_to_spare() -> None:
+    assert [scales.short(n) for n in (0, 1, 999, 1000, 1234, 99_960, 999_600, 10**9)] == [
+        *("0", "1", "999", "1k", "1.23k", "100k", "1M", "1G")
+    ]
+    sizes = [scales.size(n).replace(scales.NBSP, " ") for n in (0, 1023, 1024, 1536, 1 << 30, 5 << 50)]
+    assert sizes == ["0 B", "1023 B", "1 KiB", "1.5 KiB", "1 GiB", "5 PiB"]
+    times = [scales.duration(n).replace(scales.NBSP, " ") for n in (0, 12.34, 1500, 90_000, 7_200_000, 200_000_000)]
+    assert times == ["0 ms", "12.3 ms", "1.5 s", "1.5 min", "2 h", "2.31 d"]
+    assert scales.percent(0.00001).replace(scales.NBSP, " ") == "< 0.1 %"
+
+
+def test_moments_that_cannot_be_are_shown_as_numbers() -> None:
+    assert scales.moment(NOW) == "2026-01-01 00:00:00"
+    assert scales.moment(10**18) == f"{10**18} ms"

@@ -1,0 +1,166 @@
+"""SQL over the views: exact answers, reading no more of `messages` than a query needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mqlake import Message
+from mqlake.errors import InvalidConfig
+from mqlake.spark.narrow import EVERYTHING, Need, need_of
+from mqlake.spark.views import Views, views
+from tests.helpers import open_small
+from tests.spark.tables import put_messages, rows_of, write_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
+
+QUERIES = [
+    "select count(*), count(body), count(tags), count(distinct keys) from messages",
+    "select count(*) from (select * from messages order by 3)",
+    "select topic, max(length(body)) from messages where tags = 'tag1' and queue_id in (1, 2) "
+    "group by topic order by 1",
+    "select physical_offset from messages where physical_offset >= 4000 and 90000 > physical_offset order by 1",
+    "select count(*) from messages where topic = 'SCHEDULE_TOPIC_XXXX' or topic = 'topic-1'",
+    "select a.topic, count(*) from messages a join messages b on a.physical_offset = b.physical_offset "
+    "where a.topic = 'topic-1' and b.tags = 'tag1' group by a.topic",
+    "select topic, tags from messages where size = (select max(size) from messages) order by 1",
+]
+MORE_QUERIES = [
+    "select count(*) from messages",
+    "select * from messages order by physical_offset limit 7",
+    "select topic, count(*), sum(size) from messages group by topic order by topic",
+    "select physical_offset from messages where 'topic-1' = topic or tags is null order by 1",
+    "select physical_offset from messages where array_contains(keys, 'group-7') order by 1",
+    "select count(*) from messages where store_timestamp >= '2020-01-01' and store_timestamp < '2100-01-01'",
+    "select count(*) from messages where topic = 'topic-1' and topic = 'topic-2'",
+    "select count(*) from messages where topic = 'SCHEDULE_TOPIC_XXXX'",
+    "select count(*) from messages natural join (select topic, queue_id, physical_offset from messages)",
+    "with m as (select * from messages where queue_id = 1) select count(*) from m a, m b where a.size = b.size",
+    "select tags from messages union all select topic from messages order by 1",
+    "select topic, rank() over (partition by topic order by size desc, physical_offset) r from messages order by 1, 2",
+    "select distinct topic, tags from messages order by 1, 2",
+    "select properties['number'] n from messages where size > 500 order by cast(n as int)",
+    "select count(*) from messages where exists (select 1 from queues q where q.topic = messages.topic)",
+    "select count(*) from messages where rand(3) >= 0 and topic = 'topic-1'",
+    "select count(*) from messages where body is not null and keys is not null",
+    "select topic, count(*) from messages group by topic having count(*) > (select max(size) from messages) order by 1",
+    "select max(struct(size, topic)) from messages where queue_offset between 3 and 9",
+    "select explode(keys) k, count(*) from messages group by k order by 2 desc, 1 limit 9",
+]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("views") / "store"
+    write_store(path, 240)
+    with open_small(path) as opened:
+        for _ in range(3):
+            opened.put(Message("SCHEDULE_TOPIC_XXXX", b"later"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def tables(spark: SparkSession, store: Path) -> Views:
+    return views(spark, str(store))
+
+
+@pytest.mark.parametrize("queries", [QUERIES, pytest.param(MORE_QUERIES, marks=pytest.mark.long)])
+def test_a_narrowed_read_gives_the_same_answers_as_the_whole_table(
+    spark: SparkSession, tables: Views, store: Path, queries: list[str]
+) -> None:
+    narrow = [tables.sql(query).collect() for query in queries]
+    whole = spark.read.format("mqlake").load(str(store)).cache()
+    whole.createOrReplaceTempView("messages")
+    for query, answer in zip(queries, narrow, strict=True):
+        assert answer == spark.sql(query).collect(), query
+    whole.unpersist()
+
+
+NEEDS: list[tuple[str, str, dict[str, str]]] = [
+    ("select count(*) from messages", "", {}),
+    ("select count(body) from messages", "", {}),
+    ("select topic from messages where size > 10", "topic size", {}),
+    ("select topic, max(size) from messages where tags = 'a' group by topic", "topic size tags", {"tags": '["a"]'}),
+    ("select 1 from messages where topic = 'o\\'k'", "topic", {}),
+    (
+        "select 1 from messages where queue_id in (1, 2) and physical_offset > 7",
+        "queue_id physical_offset",
+        {"queues": '["1", "2"]', "startOffset": "7", "failOnDataLoss": "false"},
+    ),
+    ("select 1 from messages where array_contains(keys, 'k')", "keys", {"keys": '["k"]'}),
+    ("select 1 from messages where topic in ('a', 'b')", "topic", {"topics": '["a", "b"]'}),
+    ("select 1 from messages where topic = 'a' or queue_id = 1", "topic queue_id", {}),
+    ("select 1 from messages where topic = 'SCHEDULE_TOPIC_XXXX'", "topic", {}),
+    ("select 1 from messages where store_timestamp > '2020-01-01'", "store_timestamp", {}),
+    (
+        "select a.topic from messages a join messages b on a.size = b.queue_id where a.topic = 'x'",
+        "topic size queue_id",
+        {},
+    ),
+]
+
+
+def test_the_plan_tells_what_a_query_needs(spark: SparkSession, tables: Views) -> None:
+    for query, columns, options in NEEDS:
+        assert need_of(spark.sql(query)) == Need(frozenset(columns), {**options, "via": "scan"} if options else {}), (
+            query
+        )
+
+
+def test_what_cannot_be_told_is_not_narrowed(spark: SparkSession, tables: Views) -> None:
+    assert need_of(spark.sql("select * from messages")) == EVERYTHING
+    assert need_of(spark.sql("select 'RelationV2[', topic from messages")) == EVERYTHING
+    for query in ("describe messages", "select 1", "select * from queues"):
+        assert need_of(spark.sql(query)) is None
+
+
+def test_a_statement_is_done_once_and_sees_the_whole_table(spark: SparkSession, tables: Views, store: Path) -> None:
+    tables.sql("create or replace temporary view big as select * from messages where size > 500")
+    assert tables.sql("select count(*) from big").collect() == spark.sql("select count(*) from big").collect()
+    assert len(tables.sql("select * from big limit 1").columns) == 19
+    assert spark.table("messages").columns == spark.read.format("mqlake").load(str(store)).columns
+
+
+def test_queues_have_their_ends_and_times(spark: SparkSession, tables: Views, store: Path) -> None:
+    found = {(row.topic, row.queue_id): row for row in tables.sql("select * from queues").collect()}
+    with open_small(store) as opened:
+        ranges = [queue for topic in opened.topics() for queue in opened.queues(topic)]
+        assert len(found) == len(ranges)
+        for queue in ranges:
+            row = found[queue.topic, queue.queue_id]
+            assert (row.min_offset, row.max_offset, row.entries) == (0, queue.end_offset, queue.end_offset)
+            last = opened.read(queue.topic, queue_id=queue.queue_id, start=queue.end_offset - 1)[0]
+            assert round(row.last_time.timestamp() * 1000) == last.store_timestamp
+
+
+def test_stats_by_minute_are_what_the_messages_add_up_to(tables: Views, store: Path) -> None:
+    found: dict[str, Any] = {
+        row.topic: (row.n, row.b)
+        for row in tables.sql("select topic, sum(messages) n, sum(bytes) b from stats group by topic").collect()
+    }
+    rows = rows_of(store, columns="topic,size")
+    expected = {topic: [row["size"] for row in rows if row["topic"] == topic] for topic in {r["topic"] for r in rows}}
+    assert found == {topic: (len(sizes), sum(sizes)) for topic, sizes in expected.items()}
+
+
+def test_each_query_sees_the_store_as_it_is_then(spark: SparkSession, tmp_path: Path) -> None:
+    write_store(tmp_path, 5)
+    tables = views(spark, [str(tmp_path)])
+    counts = (
+        "select (select count(*) from messages), (select sum(messages) from stats), (select sum(entries) from queues)"
+    )
+    before = tables.sql(counts).collect()[0]
+    with open_small(tmp_path) as opened:
+        put_messages(opened, 6, 2)  # neither is a half message
+    after = tables.sql(counts).collect()[0]
+    assert [new - old for old, new in zip(before, after, strict=True)] == [2, 2, 2]
+
+
+def test_views_of_nothing_are_refused(spark: SparkSession) -> None:
+    with pytest.raises(InvalidConfig, match="name a store's folder, or a lake"):
+        views(spark)
