@@ -62,15 +62,8 @@ class Bench:
             shutil.rmtree(path, ignore_errors=True)
         return result
 
-    def spark(self, workload: str, body: int) -> dict[str, Any]:
-        """Run a workload of the Spark source and the same on Parquet, in one process: a JVM is slow to start."""
-        return self._pair("benchmarks.spark", workload, body)
-
-    def kafka(self, workload: str, body: int) -> dict[str, Any]:
-        """Run a workload of the Spark source and the same on a Kafka topic."""
-        return self._pair("benchmarks.kafka.compare", workload, body)
-
-    def _pair(self, module: str, workload: str, body: int) -> dict[str, Any]:
+    def spark(self, workload: str, body: int, module: str = "benchmarks.spark") -> dict[str, Any]:
+        """Run a workload on Spark and the same on the other side, in one process: a JVM is slow to start."""
         command = [sys.executable, "-m", module, workload, str(self.directory)]
         command += [f"mib={max(64, int(1024 * self.scale))}", f"body={body}", "rounds=3"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
@@ -247,8 +240,8 @@ def spark_rows() -> list[Row]:
         last: dict[str, float] = {}
 
         def ours(bench: Bench) -> float:
-            pair = bench.kafka if name.startswith("kafka_") else bench.spark
-            last.update(pair(workload, body))
+            module = "benchmarks.kafka.compare" if name.startswith("kafka_") else "benchmarks.spark"
+            last.update(bench.spark(workload, body, module))
             return last["ours"] / (last["gib"] if per_gib else 1)
 
         def theirs(bench: Bench) -> float:
@@ -263,12 +256,20 @@ def spark_rows() -> list[Row]:
         row("spark_group", "Spark, group by topic with one column", "1.2 s/GiB", "group", 180, per_gib=True),
         row("spark_topic", "Spark, one topic of 100", "1.5 × its share + 1 s", "topic", 180, per_gib=False),
         row("spark_key", "Spark, one key", "1.5 × its share + 1 s", "key", 180, per_gib=False),
+        Row("spark_catchup", "Spark stream, catch-up, 300 B", "600,000/s", lambda b: streamed(b, "catchup"), None),
+        Row("spark_tail", "Spark stream, append to processed", "0.4 s", lambda b: streamed(b, "tail"), None, "s"),
         row("kafka_full", "beside Kafka: full rows, 1 KiB", "1/1.5 × at most", "full", 896, per_gib=True),
         row("kafka_count", "beside Kafka: count", "1/5 × at most", "count", 896, per_gib=True),
         row("kafka_group", "beside Kafka: group by topic", "1/5 × at most", "group", 896, per_gib=True),
         row("kafka_parquet", "beside Kafka: to Parquet", "1/3 × at most", "parquet", 896, per_gib=True),
         row("kafka_catchup", "beside Kafka: stream catch-up", "1/2 × at most", "catchup", 896, per_gib=True),
     ]
+
+
+def streamed(bench: Bench, workload: str) -> float:
+    result = bench.spark(workload, 180, "benchmarks.spark_stream")
+    bench.notes |= {name: value for name, value in result.items() if name in ("cpu", "p99", "gib")}
+    return rate_of(result)
 
 
 def scan_rate(bench: Bench) -> float:

@@ -27,8 +27,8 @@ OUTSIDE = {
     "cli": {"click", "rich", "pyarrow", "pyspark"},
     "store": {"pyarrow"},
     "codec": {"lz4", "zstandard"},
+    "lake": {"pyarrow", "numpy"},
     "spark": {"pyspark", "pyarrow", "numpy"},
-    "lake": {"pyarrow"},
 }
 
 

@@ -14,7 +14,7 @@ from mqlake.codec.index_entry import DEFAULT_ENTRIES, DEFAULT_SLOTS, IndexHeader
 from mqlake.codec.message_id import decode_message_id, encode_message_id
 from mqlake.codec.queue_entry import BATCH_ENTRY, FILLER, BatchEntry
 from mqlake.kernel.hosts import format_host, pack_host
-from mqlake.kernel.types import BLANK
+from mqlake.kernel.types import BLANK, REACHED_END
 from tests.helpers import covers, message, open_small
 from tests.kernel.twins import both
 
@@ -130,6 +130,7 @@ def test_an_end_of_file_marker_ends_a_walk(twin: Any) -> None:
     assert twin.check_record(marker, 0, len(marker), 0, True) == BLANK
     log = RECORD_A + RECORD_B + marker
     assert twin.walk_records(log, 0, len(log), 0, True) == (186 + 168, BLANK, 2, 186, STORED)
+    assert twin.walk_records(log, 0, len(log), 0, True, 1) == (186, REACHED_END, 1, 0, STORED)
 
 
 def test_a_full_file_is_closed_by_a_marker_over_all_that_is_left(tmp_path: Path) -> None:

@@ -137,6 +137,9 @@ def test_walk_records_agrees(log: tuple[bytes, int], check_crc: bool, data: Any)
     position = data.draw(st.integers(0, len(content)) | st.just(0))
     end = data.draw(st.integers(0, len(content)) | st.just(len(content)))
     require_agreement("walk_records", pages(content), position, end, log_start, check_crc)
+    require_agreement(
+        "walk_records", pages(content), position, end, log_start, check_crc, data.draw(st.integers(-1, 5))
+    )
 
 
 @given(

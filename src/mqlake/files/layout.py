@@ -28,6 +28,7 @@ class Layout:
         self.last_recovery = self.own / "recovery.json"
         self.set_aside = self.own / "set-aside"
         self.settings = self.own / "settings.json"
+        self.identity = self.own / "identity"
 
     def looks_like_a_store(self) -> bool:
         return any(path.exists() for path in (self.commit_log, self.consume_queues, self.checkpoint, self.own))

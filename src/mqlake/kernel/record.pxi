@@ -152,11 +152,12 @@ cdef inline bint all_zero(const uint8_t* p, int64_t size) noexcept nogil:
     return p[0] == 0 and memcmp(p, p + 1, size - 1) == 0
 
 
-def walk_records(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, bint check_crc):
+def walk_records(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, bint check_crc, int64_t most=INT64_MAX):
     """Step over the records in [position, end) of a log file, as far as they hold; with `check_crc` none may be torn.
 
-    Returns where it stopped, why (1 = `end`, 0 = end-of-file marker, negative = code of `check_record`), the number of
-    records, and physical offset and store time of the last of them (-1 and 0 where there is none).
+    Returns where it stopped, why (1 = `end`, or `most` records; 0 = end-of-file marker, negative = code of
+    `check_record`), the number of records, and physical offset and store time of the last of them (-1 and 0 where there
+    is none).
     """
     cdef Py_buffer view
     cdef Record record
@@ -169,7 +170,7 @@ def walk_records(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, bi
         if position < 0 or end > view.len or position > end:
             raise ValueError(f"[{position}, {end}) is not inside of {view.len} bytes")
         with nogil:
-            while position < end:
+            while position < end and count < most:
                 result = parse(<const uint8_t*> view.buf + position, end - position, log_start + position, check_crc,
                                &record)
                 if result > 0 and check_crc and is_torn(<const uint8_t*> view.buf + position, log_start + position, &record):

@@ -16,11 +16,29 @@ try:
 except ImportError:
     raise MissingExtra("mqlake.spark", "spark") from None
 
+from mqlake.spark.archive import archive
+from mqlake.spark.compact import compact
 from mqlake.spark.predicate import read
 from mqlake.spark.report_job import report
 from mqlake.spark.session import session
 from mqlake.spark.source import MqlakeSource, explain
 from mqlake.spark.stats_job import Stats, stats
+from mqlake.spark.stream import lag
+from mqlake.spark.union import union
 from mqlake.spark.views import Views, views
 
-__all__ = ["MqlakeSource", "Stats", "Views", "explain", "read", "report", "session", "stats", "views"]
+__all__ = [
+    "MqlakeSource",
+    "Stats",
+    "Views",
+    "archive",
+    "compact",
+    "explain",
+    "lag",
+    "read",
+    "report",
+    "session",
+    "stats",
+    "union",
+    "views",
+]

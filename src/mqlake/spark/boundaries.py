@@ -7,11 +7,16 @@ over. Should it be wrong all the same, the task that reads up to it finds out an
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from mqlake.files.mapped_file import MappedFile
 from mqlake.kernel import check_record, find_record, walk_records
 from mqlake.kernel.types import BLANK
 from mqlake.logs.commit_log import CommitLog
+from mqlake.logs.stretch import Stretch
 from mqlake.message import StoredMessage
+from mqlake.store.scan import BATCH_BYTES, Scan
 
 APPROACH = 1 << 20
 """How far ahead of a wanted boundary the walk to it begins."""
@@ -57,6 +62,66 @@ class Boundaries:
                 return at
             at = at + size if size > 0 else find_record(file.pages, at + 1, limit, file.start)
         return limit
+
+    def at_or_before(self, offset: int, start: int) -> int:
+        """The last record boundary in [start, offset], of which `start` is one."""
+        if offset >= self.end:
+            return self.end
+        file = self._file(offset)
+        limit, target = min(file.end, self.end) - file.start, offset - file.start
+        at = max(start - file.start, 0)
+        if target - APPROACH > at:
+            near = self._walk_to(file, target - APPROACH, limit)
+            at = near if near <= target else at
+        while True:
+            at, why, *_ = walk_records(file.pages, at, target, file.start, False)
+            if why >= BLANK or check_record(file.pages, at, limit, file.start + at, False) >= 0:
+                return file.start + at
+            behind = find_record(file.pages, at + 1, target, file.start)
+            if behind == target:
+                return file.start + at
+            at = behind
+
+    def is_one(self, offset: int) -> bool:
+        """A record begins or ends here, as far as the log tells."""
+        if offset in (self.first, self.end):
+            return True
+        file = self._file(offset)
+        begins = check_record(file.pages, offset - file.start, file.size, offset, False) >= BLANK
+        return begins or self.at_or_before(offset, self.first) == offset
+
+    def behind_records(self, start: int, count: int) -> tuple[int, int]:
+        """The boundary behind so many records from `start` on, or `end`, and how many there were."""
+        found = 0
+        while start < self.end and found < count:
+            file = self._file(start)
+            limit = min(file.end, self.end) - file.start
+            at, why, more, *_ = walk_records(file.pages, start - file.start, limit, file.start, False, count - found)
+            found += more
+            if why == BLANK:
+                at = limit
+            elif why < BLANK:
+                at = find_record(file.pages, at + 1, limit, file.start)
+            start = file.start + at
+        return start, found
+
+    def first_since(self, timestamp_ms: int, clock_step_ms: int) -> int:
+        """Where the first record lies that was stored at or after a time, `end` where there is none; right as long as
+        the clock never stepped by more than `clock_step_ms`."""
+        offset = self.around_time(timestamp_ms - clock_step_ms)[0]
+        scan = Scan(("physical_offset", "store_timestamp"), BATCH_BYTES, False, None, "skip", False)
+        since = pa.scalar(timestamp_ms, pa.timestamp("ms", "UTC"))
+        while offset < self.end:
+            file = self._file(offset)
+            stretch = Stretch(
+                file.pages, file.start, offset - file.start, min(file.end, self.end) - file.start, file.path
+            )
+            for batch in scan.batches(stretch, lambda size: None):
+                found = batch.filter(pc.greater_equal(batch["store_timestamp"], since))
+                if found.num_rows:
+                    return int(found["physical_offset"][0].as_py())
+            offset = file.end
+        return self.end
 
     def around_time(self, timestamp_ms: int) -> tuple[int, int]:
         """Two places: records before the first are older, those from the second on are not; little lies between.

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from mqlake.errors import InvalidConfig
 from mqlake.spark.schema import checked_columns
+from mqlake.store.scan import RAW_BODY
 
 MIB = 1 << 20
 DEFAULT_SPLIT_SIZE = 128 * MIB
@@ -22,6 +23,9 @@ MIN_SPLIT_SIZE = 16 * MIB
 """Splits are not made smaller for the sake of more of them: a task costs as much as reading this."""
 MAX_QUEUE_ID = 2**31 - 1
 UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": MIB, "g": 1 << 30}
+
+EARLIEST, LATEST = -2, -1
+"""Offsets of startingOffsets that stand for the ends of the log, as they do for Kafka."""
 
 Via = Literal["auto", "scan", "queue", "index"]
 OnDamage = Literal["skip", "fail", "rows"]
@@ -65,20 +69,60 @@ class SourceOptions:
     """Tasks to aim for; without it twice the number of this machine's cores (minPartitions)."""
     via: Via = "auto"
     """How messages are found: what reads less, or the one that is named (via)."""
+    lake: str | None = None
+    """A lake's folder: what the log no longer has is read from there (lake)."""
 
     @property
     def smallest_split(self) -> int:
         return min(MIN_SPLIT_SIZE, self.split_size)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """What a stream can be told beyond that: where it starts, and how much it takes at a time."""
+
+    starting_offsets: Literal["earliest", "latest"] | Mapping[str, int] = "earliest"
+    """Of each store: its first record, its end, or an offset by the store's folder (startingOffsets)."""
+    starting_timestamp: int | None = None
+    """Each store from the first message on that was stored at or after this, in ms (startingTimestamp)."""
+    max_bytes_per_trigger: int | None = None
+    """Bytes of the log for one batch, over all stores (maxBytesPerTrigger)."""
+    max_rows_per_trigger: int | None = None
+    """Records of the log for one batch, over all stores, before any selection (maxRowsPerTrigger)."""
+
+
+def parse_stream_options(
+    given: Mapping[str, str], columns: tuple[str, ...] | None = None
+) -> tuple[SourceOptions, StreamOptions]:
+    """The options of a stream, checked: those of a read that make sense for it, and its own."""
+    values: dict[str, Any] = {}
+    for given_name, text in given.items():
+        if name := _known(given_name, NOT_IN_STREAMS):
+            raise InvalidConfig(f"option {name}", text, f"not in a stream: {NOT_IN_STREAMS[name]}")
+        if name := _known(given_name, STREAM_PARSERS):
+            values[STREAM_FIELDS[name]] = STREAM_PARSERS[name](name, str(text))
+    for first, second in (("startingOffsets", "startingTimestamp"), ("maxBytesPerTrigger", "maxRowsPerTrigger")):
+        if STREAM_FIELDS[first] in values and STREAM_FIELDS[second] in values:
+            raise InvalidConfig(
+                f"option {second}", values[STREAM_FIELDS[second]], f"give {first} or {second}, not both"
+            )
+    return parse_options(without_stream_options(given), columns), StreamOptions(**values)
+
+
+def without_stream_options(given: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in given.items() if _known(name, STREAM_PARSERS) is None}
+
+
 def parse_options(given: Mapping[str, str], columns: tuple[str, ...] | None = None) -> SourceOptions:
     """The options of a read, checked; `columns` are those of a schema that the user gave."""
-    known = {name.lower(): name for name in PARSERS}
     values: dict[str, Any] = {}
-    for name, text in given.items():
-        if name.lower() not in known:
-            raise InvalidConfig(f"option {name}", text, f"there is no such option; there are {', '.join(PARSERS)}")
-        name = known[name.lower()]
+    for given_name, text in given.items():
+        if name := _known(given_name, STREAM_PARSERS):
+            raise InvalidConfig(f"option {name}", text, "an option of readStream; a read has startOffset and startTime")
+        name = _known(given_name, PARSERS)
+        if name is None:
+            listed = f"{', '.join(PARSERS)}; of a stream also {', '.join(STREAM_PARSERS)}"
+            raise InvalidConfig(f"option {given_name}", text, f"there is no such option; there are {listed}")
         values[FIELDS[name]] = PARSERS[name](name, str(text))
     paths = (*values.pop("path", ()), *values.pop("paths", ()))
     if not paths:
@@ -88,9 +132,16 @@ def parse_options(given: Mapping[str, str], columns: tuple[str, ...] | None = No
     values["columns"] = checked_columns(wanted, with_damage=on_damage == "rows")
     _require_order(values, "start_time", "end_time")
     _require_order(values, "start_offset", "end_offset")
+    if values.get("lake") is not None and RAW_BODY in values["columns"]:
+        raise InvalidConfig("option columns", RAW_BODY, "a lake has bodies as they were sent: name body instead")
     if values.get("topics") is not None and values.get("topics_pattern") is not None:
         raise InvalidConfig("option topicsPattern", values["topics_pattern"], "give topics or topicsPattern, not both")
     return SourceOptions(paths=paths, **values)
+
+
+def _known(name: str, names: Iterable[str]) -> str | None:
+    """An option's name as it is written here: users may write it in any case."""
+    return next((known for known in names if known.lower() == name.lower()), None)
 
 
 def _require_order(values: Mapping[str, Any], start: str, end: str) -> None:
@@ -119,6 +170,12 @@ def _one_path(name: str, text: str) -> tuple[str, ...]:
     if not text:
         raise InvalidConfig(f"option {name}", text, "must name the folder of a store")
     return (text,)
+
+
+def _folder(name: str, text: str) -> str:
+    if not text:
+        raise InvalidConfig(f"option {name}", text, "must name the folder of a lake")
+    return text
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:
@@ -184,6 +241,21 @@ def _pattern(name: str, text: str) -> str:
     return text
 
 
+def _starting(name: str, text: str) -> str | dict[str, int]:
+    """`earliest`, `latest`, or offsets by store, as JSON."""
+    if text.strip().lower() in ("earliest", "latest"):
+        return text.strip().lower()
+    expected = 'earliest, latest, or JSON like {"/data/store": 4096}, where -2 is earliest and -1 is latest'
+    try:
+        offsets = json.loads(text)
+    except ValueError:
+        raise InvalidConfig(f"option {name}", text, expected) from None
+    numbers = offsets.values() if isinstance(offsets, dict) else [None]
+    if not all(isinstance(number, int) and not isinstance(number, bool) and number >= EARLIEST for number in numbers):
+        raise InvalidConfig(f"option {name}", text, expected)
+    return dict(offsets)
+
+
 PARSERS: dict[str, Callable[[str, str], Any]] = {
     "path": _one_path,
     "paths": _texts,
@@ -203,8 +275,30 @@ PARSERS: dict[str, Callable[[str, str], Any]] = {
     "splitSize": _size,
     "minPartitions": _positive,
     "via": _one_of("auto", "scan", "queue", "index"),
+    "lake": _folder,
 }
 """Every option, by the name that users give."""
 
-FIELDS = {name: re.sub("[A-Z]", lambda match: f"_{match[0].lower()}", name) for name in PARSERS}
+STREAM_PARSERS: dict[str, Callable[[str, str], Any]] = {
+    "startingOffsets": _starting,
+    "startingTimestamp": _time,
+    "maxBytesPerTrigger": _size,
+    "maxRowsPerTrigger": _positive,
+}
+NOT_IN_STREAMS = {
+    "startOffset": "a new stream starts where startingOffsets says",
+    "startTime": "a new stream starts where startingTimestamp says",
+    "endOffset": "it has no end; filter by physical_offset",
+    "endTime": "it has no end; filter by store_timestamp",
+    "lake": "it follows the log; what only the lake has is read with spark.read",
+}
+
+
+def _field_of(name: str) -> str:
+    return re.sub("[A-Z]", lambda match: f"_{match[0].lower()}", name)
+
+
+FIELDS = {name: _field_of(name) for name in PARSERS}
+STREAM_FIELDS = {name: _field_of(name) for name in STREAM_PARSERS}
+assert {*STREAM_FIELDS.values()} == {field.name for field in fields(StreamOptions)}, "one field an option"
 assert {*FIELDS.values()} - {"path"} == {field.name for field in fields(SourceOptions)}, "one field an option"

@@ -10,11 +10,13 @@ from __future__ import annotations
 import glob
 import logging
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mqlake.config import IndexConfig, StoreConfig
 from mqlake.errors import ChangedUnderRead, InvalidConfig, NotAStore, OffsetOutOfRange
+from mqlake.spark.archived import begins_at, cut_archived
 from mqlake.spark.boundaries import Boundaries, FileGone
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.split import Split
@@ -70,16 +72,32 @@ def _plan(options: SourceOptions) -> list[StorePlan]:
     try:
         for path in expand(options.paths):
             snapshots.append(take_snapshot(path))
-        narrowed = [narrow(snapshot, options) for snapshot in snapshots]
-        ways = [choose(snapshot, options, *part) for snapshot, part in zip(snapshots, narrowed, strict=True)]
-        size = split_size(sum(way.cost for way in ways), options)
-        return [
-            StorePlan(snapshot.root, snapshot.first, snapshot.end, *part, way, way.cut(size))
-            for snapshot, part, way in zip(snapshots, narrowed, ways, strict=True)
-        ]
+        return cut([(snapshot, *narrow(snapshot, options)) for snapshot in snapshots], options)
     finally:
         for snapshot in snapshots:
             snapshot.follower.close()
+
+
+def cut(parts: Sequence[tuple[Snapshot, int, int]], options: SourceOptions) -> list[StorePlan]:
+    """Byte ranges of stores, between record boundaries, as splits of about the same cost."""
+    ways = [choose(snapshot, options, start, stop) for snapshot, start, stop in parts]
+    size = split_size(sum(way.cost for way in ways), options)
+    return [
+        StorePlan(snapshot.root, snapshot.first, snapshot.end, start, stop, way, _cut(snapshot, options, way, size))
+        for (snapshot, start, stop), way in zip(parts, ways, strict=True)
+    ]
+
+
+def _cut(snapshot: Snapshot, options: SourceOptions, way: Way, size: int) -> list[Split]:
+    """The splits of the log, behind those of what only the lake has."""
+    splits = way.cut(size)
+    if options.lake is None:
+        return splits
+    start, stop = begins_at(options, snapshot.root, snapshot.first), snapshot.first
+    start = max(start, options.start_offset or 0)
+    stop = min(stop, options.end_offset if options.end_offset is not None else stop)
+    archived = snapshot.split(start, stop, topics=options.topics, lake=options.lake)
+    return [*cut_archived(archived, options.split_size), *(replace(split, lake=options.lake) for split in splits)]
 
 
 def expand(paths: tuple[str, ...]) -> list[Path]:
@@ -102,18 +120,23 @@ def take_snapshot(path: Path) -> Snapshot:
     """Look at a store once. The index is left alone here: only look-ups of keys need it, and know what it is like."""
     layout = find_store(path, read_only=True, create=False)
     config = resolve(layout, StoreConfig(index=IndexConfig(enabled=False)))
-    follower = Follower(layout, config, derive=False)
+    return snapshot_of(str(path), Follower(layout, config, derive=False))
+
+
+def snapshot_of(root: str, follower: Follower) -> Snapshot:
+    """A store as its follower sees it now."""
     end = follower.readable_end()
     follower.log.follow(end)  # the writer may have gone on to a new file since the folder was listed
-    return Snapshot(str(path), follower.log.first_offset, end, follower)
+    return Snapshot(root, follower.log.first_offset, end, follower)
 
 
 def narrow(snapshot: Snapshot, options: SourceOptions) -> tuple[int, int]:
     """The byte range, between record boundaries, that holds all messages of the offsets and times asked for."""
     first, end = snapshot.first, snapshot.end
+    begin = begins_at(options, snapshot.root, first)
     for offset in (options.start_offset, options.end_offset):
-        if offset is not None and options.fail_on_data_loss and not first <= offset <= end:
-            raise OffsetOutOfRange(f"{snapshot.root}, commit log", offset, first, end)
+        if offset is not None and options.fail_on_data_loss and not begin <= offset <= end:
+            raise OffsetOutOfRange(f"{snapshot.root}, commit log", offset, begin, end)
     low = min(end, max(first, options.start_offset if options.start_offset is not None else first))
     high = min(end, max(low, options.end_offset if options.end_offset is not None else end))
     boundaries = Boundaries(snapshot.follower.log, first, end)

@@ -1,4 +1,4 @@
-"""The table to Spark: `spark.read.format("mqlake").option(…).load(path)`.
+"""The table to Spark: `spark.read.format("mqlake").option(…).load(path)`; `stream.py` is the same for `readStream`.
 
 A DataFrame is a snapshot: its splits are made once, at the first action, and every later action reads the same bytes.
 There is no `pushFilters` here, and there must not be: see the package's docstring.
@@ -13,11 +13,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from mqlake.errors import InvalidConfig
-from mqlake.spark.options import SourceOptions, parse_options
+from mqlake.spark.options import SourceOptions, parse_options, parse_stream_options, without_stream_options
 from mqlake.spark.plan import plan
 from mqlake.spark.read_split import read_split
 from mqlake.spark.schema import DAMAGE, arrow_schema_for, columns_of, spark_schema
 from mqlake.spark.split import Split
+from mqlake.spark.stream import MqlakeStreamReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,14 +32,24 @@ class MqlakeSource(DataSource):
         return "mqlake"
 
     def schema(self) -> StructType:
-        return spark_schema(parse_options(self.options).columns)
+        """Asked for before it is known whether this is a stream; what does not fit is told by the reader."""
+        return spark_schema(parse_options(without_stream_options(self.options)).columns)
 
     def reader(self, schema: StructType) -> MqlakeReader:
         """`schema` is what `schema()` gave, or one of the user's, which then chooses the columns."""
         options = parse_options(self.options, columns_of(schema))
-        if options.columns != tuple(schema.names):
-            raise InvalidConfig("schema", ", ".join(schema.names), f"onDamage=rows needs a column {DAMAGE}")
+        _require_columns(options, schema)
         return MqlakeReader(options, arrow_schema_for(schema))
+
+    def streamReader(self, schema: StructType) -> MqlakeStreamReader:
+        options, stream = parse_stream_options(self.options, columns_of(schema))
+        _require_columns(options, schema)
+        return MqlakeStreamReader(options, stream, arrow_schema_for(schema))
+
+
+def _require_columns(options: SourceOptions, schema: StructType) -> None:
+    if options.columns != tuple(schema.names):
+        raise InvalidConfig("schema", ", ".join(schema.names), f"onDamage=rows needs a column {DAMAGE}")
 
 
 class MqlakeReader(DataSourceReader):

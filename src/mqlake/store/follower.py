@@ -15,7 +15,7 @@ from mqlake.logs.commit_log import CommitLog
 from mqlake.logs.consume_queues import ConsumeQueues
 from mqlake.logs.key_index import KeyIndex
 from mqlake.store.checkpoint import read_checkpoint
-from mqlake.store.recovery import Progress, Recovery, Reporter
+from mqlake.store.recovery import Progress, Recovery, Reporter, Trust, find_end
 from mqlake.store.retention import retention_stats
 from mqlake.store.side import Side, damage_of
 from mqlake.store.stats import StoreStats
@@ -121,6 +121,36 @@ class Follower(Side):
         self.log.follow(dispatched)
         if self.index is not None:
             self.index.load()
+
+    def walk_on(self) -> None:
+        """Follow also where nobody keeps positions: behind a RocketMQ that writes, or a writer that died.
+
+        The records behind the known end are walked, CRC included, as far as they hold: nothing is walked twice. Queues
+        and index need not know of them, so `derived_holds` is over from then on.
+        """
+        self.follow()
+        generation = self._generation_now()
+        if self._is_kept():
+            return
+        self.log_files.refresh()
+        known = self.log.committed
+        end = find_end(self.log_files, Trust(known, -1, "unclean stop", known), Reporter(self._progress))
+        if end.offset > known and generation == self._generation_now() and not self._is_kept():
+            self._dispatched = end.offset
+            self.log.follow(end.offset)
+            self.derived_holds = False
+
+    def _is_kept(self) -> bool:
+        """A writer is there that keeps the positions."""
+        if self._positions is None:
+            self._positions = Positions.open(self.layout.positions)
+        if self._positions is None:
+            return False
+        writer = self._positions.words[WRITER]
+        return writer != 0 and writer_of(self.layout.lock) == writer
+
+    def _generation_now(self) -> int:
+        return self._positions.generation if self._positions is not None else 0
 
     def _let_go_before(self, first: int) -> None:
         """The writer deleted the log before `first`: the blocks are free once nobody holds the files."""

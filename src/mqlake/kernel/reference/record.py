@@ -121,17 +121,18 @@ def is_torn(record: Readable, offset: int, fields: RecordFields) -> bool:
 
 
 def walk_records(
-    log: Readable, position: int, end: int, log_start: int, check_crc: bool
+    log: Readable, position: int, end: int, log_start: int, check_crc: bool, most: int = 2**63 - 1
 ) -> tuple[int, int, int, int, int]:
     """Step over the records in [position, end) of a log file, as far as they hold; with `check_crc` none may be torn.
 
-    Returns where it stopped, why (1 = `end`, 0 = end-of-file marker, negative = code of `check_record`), the number of
-    records, and physical offset and store time of the last of them (-1 and 0 where there is none).
+    Returns where it stopped, why (1 = `end`, or `most` records; 0 = end-of-file marker, negative = code of
+    `check_record`), the number of records, and physical offset and store time of the last of them (-1 and 0 where there
+    is none).
     """
     if position < 0 or end > len(log) or position > end:
         raise ValueError(f"[{position}, {end}) is not inside of {len(log)} bytes")
     count, last, timestamp = 0, -1, 0
-    while position < end:
+    while position < end and count < most:
         parsed = parse(log[position:end], log_start + position, check_crc)
         if isinstance(parsed, int):
             return position, parsed, count, last, timestamp

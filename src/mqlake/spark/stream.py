@@ -1,0 +1,146 @@
+"""The log as a stream: `spark.readStream.format("mqlake").load(path)`.
+
+A batch is a byte range of each store's log, between two positions in Spark's checkpoint (`offsets.py`). It is planned
+and read by the same code as a batch read of just these bytes, so a batch that is run again reads the same rows. Both
+ends of every range are record boundaries below what readers may see; the next batch begins where the last one ended:
+after a crash of driver or worker nothing is missing and nothing comes twice.
+
+A store enters a stream with its position alone, and is read from the batch after on: so that the checkpoint knows where
+it began, whatever is deleted or written before the first of its batches is done.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+
+from mqlake.errors import InvalidConfig
+from mqlake.spark.admission import admit
+from mqlake.spark.offsets import Positions, beginning, offset_of, positions_of
+from mqlake.spark.options import MIB, SourceOptions, StreamOptions
+from mqlake.spark.plan import cut
+from mqlake.spark.read_split import read_split
+from mqlake.spark.split import Split
+from mqlake.spark.tails import Tails, boundaries_of, given_offsets, while_files_go
+from mqlake.spark.ways import Snapshot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.streaming.query import StreamingQuery
+
+DEFAULT_MAX_BYTES = 256 * MIB
+"""Of the log for one batch: smaller ones cost more in starting them, larger ones take long to be done again."""
+
+Offset = dict[str, Any]
+
+
+class MqlakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives beside the driver as long as the query runs; a copy without open stores reads in the workers."""
+
+    def __init__(self, options: SourceOptions, stream: StreamOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._stream = stream
+        self._schema = schema
+        self._tails = Tails(options, stream)
+        self._target: Positions | None = None
+        """Where a query ends that takes what is available now."""
+
+    # ---- positions
+
+    def initialOffset(self) -> Offset:
+        start = self._stream.starting_timestamp
+        return beginning(json.dumps(self._stream.starting_offsets if start is None else start))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._stream.max_rows_per_trigger is not None:
+            return ReadMaxRows(self._stream.max_rows_per_trigger)
+        return ReadMaxBytes(self._stream.max_bytes_per_trigger or DEFAULT_MAX_BYTES)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = while_files_go(self._ends)
+
+    def reportLatestOffset(self) -> Offset:
+        return offset_of(while_files_go(self._ends))
+
+    def _ends(self) -> Positions:
+        return {root: snapshot.end for root, snapshot in self._tails.look({}).items()}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Where a batch from `start` on ends; `start` itself where there is nothing new."""
+        return while_files_go(lambda: offset_of(self._latest(positions_of(start), limit)))
+
+    def _latest(self, positions: Positions | None, limit: ReadLimit) -> Positions:
+        snapshots = self._tails.look(positions)
+        if positions is None:
+            self._require_known(snapshots)
+            return {root: self._tails.begin(snapshot) for root, snapshot in snapshots.items()}
+        target = (
+            self._target if self._target is not None else {root: snapshot.end for root, snapshot in snapshots.items()}
+        )
+        starts, ends, entered = {}, {}, {}
+        for root, snapshot in snapshots.items():
+            if root in positions:
+                starts[root] = self._tails.settle(snapshot, positions[root])
+                ends[root] = max(starts[root], min(snapshot.end, target.get(root, 0)))
+            elif root in target:
+                entered[root] = self._tails.enter(snapshot)
+        for root in positions.keys() - snapshots.keys():
+            self._tails.missing(root, positions[root])
+        boundaries = {root: boundaries_of(snapshots[root]) for root in starts}
+        return {**positions, **admit(starts, ends, limit, boundaries), **entered}
+
+    def _require_known(self, snapshots: Mapping[str, Snapshot]) -> None:
+        """Offsets were given for stores that are there."""
+        given = self._stream.starting_offsets
+        if isinstance(given, dict):
+            strangers = given_offsets(given).keys() - {Path(root).resolve() for root in snapshots}
+            if strangers:
+                expected = f"this stream reads {', '.join(snapshots)}"
+                raise InvalidConfig("option startingOffsets", ", ".join(map(str, sorted(strangers))), expected)
+
+    # ---- a batch
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        return while_files_go(lambda: self._splits(positions_of(start) or {}, positions_of(end) or {}))
+
+    def _splits(self, starts: Positions, ends: Positions) -> list[Split]:
+        ranges = {root: (starts[root], ends[root]) for root in ends if starts.get(root, ends[root]) < ends[root]}
+        snapshots = self._tails.look(starts) if ranges else {}
+        parts = []
+        for root, (start, end) in ranges.items():
+            if root not in snapshots:
+                self._tails.missing(root, start)
+                continue
+            start, end = (self._tails.settle(snapshots[root], place) for place in (start, end))
+            if start < end:
+                parts.append((snapshots[root], start, end))
+        options = self._options
+        if options.via == "auto" and sum(end - start for _, start, end in parts) <= options.smallest_split:
+            options = replace(options, via="scan")  # to look for a better way would cost more than the scan
+        return [split for store in cut(parts, options) for split in store.splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, Split):
+            return iter(())
+        return read_split(self._options, self._schema, partition)
+
+    def stop(self) -> None:
+        self._tails.close()
+
+
+def lag(query: StreamingQuery) -> dict[str, int]:
+    """Bytes of each store's log that a query had not read when it last told of its progress."""
+    progress = query.lastProgress
+    behind: dict[str, int] = {}
+    for source in progress["sources"] if progress is not None else ():
+        latest, reached = (json.loads(source[name] or "{}") for name in ("latestOffset", "endOffset"))
+        if isinstance(latest, dict) and "stores" in latest:  # of ours; a query may have other sources, too
+            done = positions_of(reached) or {}
+            behind |= {root: max(0, end - done.get(root, 0)) for root, end in latest["stores"].items()}
+    return behind
