@@ -28,6 +28,8 @@ class Layout:
         self.last_recovery = self.own / "recovery.json"
         self.set_aside = self.own / "set-aside"
         self.settings = self.own / "settings.json"
+        self.staging = self.own / "staging"
+        self.sinks = self.own / "sinks"
 
     def looks_like_a_store(self) -> bool:
         return any(path.exists() for path in (self.commit_log, self.consume_queues, self.checkpoint, self.own))

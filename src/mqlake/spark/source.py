@@ -17,6 +17,8 @@ from mqlake.spark.options import SourceOptions, parse_options
 from mqlake.spark.plan import plan
 from mqlake.spark.read_split import read_split
 from mqlake.spark.schema import DAMAGE, arrow_schema_for, columns_of, spark_schema
+from mqlake.spark.sink import MqlakeStreamWriter, MqlakeWriter
+from mqlake.spark.sink_options import plan_write
 from mqlake.spark.split import Split
 
 if TYPE_CHECKING:
@@ -39,6 +41,12 @@ class MqlakeSource(DataSource):
         if options.columns != tuple(schema.names):
             raise InvalidConfig("schema", ", ".join(schema.names), f"onDamage=rows needs a column {DAMAGE}")
         return MqlakeReader(options, arrow_schema_for(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> MqlakeWriter:
+        return MqlakeWriter(plan_write(self.options, schema, overwrite=overwrite, stream=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> MqlakeStreamWriter:
+        return MqlakeStreamWriter(plan_write(self.options, schema, overwrite=overwrite, stream=True))
 
 
 class MqlakeReader(DataSourceReader):
