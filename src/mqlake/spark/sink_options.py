@@ -85,6 +85,7 @@ def plan_write(given: Mapping[str, str], schema: StructType, *, overwrite: bool,
         raise InvalidConfig("option path", None, 'name the store\'s folder: save("data/store")')
     settings = {OF_STORE[name]: value for name, value in options.items() if name in OF_STORE}
     config = StoreConfig.from_properties(settings)
+    lock_timeout_s = _seconds(options["locktimeout"]) if "locktimeout" in options else LOCK_TIMEOUT_S
     layout = find_store(path.absolute(), read_only=False, create=True)
     return Target(
         path=layout.root,
@@ -92,7 +93,7 @@ def plan_write(given: Mapping[str, str], schema: StructType, *, overwrite: bool,
         topic=options.get("topic"),
         fence=Fence(options["jobid"], 0) if "jobid" in options else None,
         run=uuid.uuid4().hex,
-        lock_timeout_s=_seconds(options["locktimeout"]) if "locktimeout" in options else LOCK_TIMEOUT_S,
+        lock_timeout_s=lock_timeout_s,
         refused=refused_topics(layout),
     )
 
