@@ -191,9 +191,15 @@ def test_a_stream_whose_task_fails_goes_on_where_it_was(spark: SparkSession, tmp
 # ---- what is refused when the write is planned
 
 
-def planned(path: Path, schema: str, *, overwrite: bool = False, stream: bool = False, **options: str) -> Any:
+def planned(path: Path, schema: str, *, overwrite: bool = False, stream: bool = False, **options: Any) -> Any:
     given = {"path": str(path), **{name.lower(): value for name, value in options.items()}}
-    return plan_write(given, StructType.fromDDL(schema), overwrite=overwrite, stream=stream)
+    return plan_write(given, columns(schema), overwrite=overwrite, stream=stream)
+
+
+def columns(schema: str) -> StructType:
+    parsed = StructType.fromDDL(schema)
+    assert isinstance(parsed, StructType)
+    return parsed
 
 
 @pytest.mark.parametrize(
@@ -219,7 +225,7 @@ def test_what_cannot_be_written_is_refused_by_name(
     tmp_path: Path, schema: str, options: dict[str, str], told: str
 ) -> None:
     with pytest.raises(InvalidConfig, match=told):
-        planned(tmp_path / "store", schema, **options)
+        planned(tmp_path / "store", schema, **options)  # type: ignore[arg-type]
     assert not (tmp_path / "store").exists(), "and nothing is made"
 
 
@@ -236,7 +242,7 @@ def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotAStore, match="not a store"):
         planned(tmp_path, "topic string, body string")
     with pytest.raises(StoreError, match="name the store's folder"):
-        plan_write({}, StructType.fromDDL("topic string, body string"), overwrite=False, stream=False)
+        plan_write({}, columns("topic string, body string"), overwrite=False, stream=False)
 
 
 def test_sizes_that_contradict_the_stores_files_are_refused(tmp_path: Path) -> None:

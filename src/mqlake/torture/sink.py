@@ -17,8 +17,6 @@ from collections import Counter
 from pathlib import Path
 
 from mqlake import MessageStore, StoreError
-from mqlake.files.layout import Layout
-from mqlake.files.lock import writer_of
 from mqlake.torture.row import NotAllowed, Outcome, Row
 
 BATCHES, ROWS_EACH = 12, 400
@@ -87,17 +85,30 @@ def wait_for_commit(driver: subprocess.Popen[bytes], store: Path) -> int:
     """The process that appends a batch just now; 0 where the driver ended before there was one."""
     deadline = time.monotonic() + DRIVER_S
     while driver.poll() is None and time.monotonic() < deadline:
-        holder = writer_of(Layout(store).lock)
+        holder = writer_of(store)
         if holder:
             return holder
         time.sleep(0.001)
     return 0
 
 
+def writer_of(store: Path) -> int:
+    """The process that holds the store's lock; 0 where none does."""
+    try:
+        inode = (store / "lock").stat().st_ino
+    except FileNotFoundError:
+        return 0
+    for line in Path("/proc/locks").read_text().splitlines():
+        _, kind, _, _, process, place, *_ = line.split()
+        if kind == "POSIX" and place.endswith(f":{inode}"):
+            return int(process)
+    return 0
+
+
 def kill_commit(driver: subprocess.Popen[bytes], store: Path, rng: random.Random) -> int:
     holder = wait_for_commit(driver, store)
     time.sleep(rng.uniform(0, 0.08))
-    if holder and writer_of(Layout(store).lock) == holder:
+    if holder and writer_of(store) == holder:
         os.kill(holder, signal.SIGKILL)
         return 1
     return 0
