@@ -17,14 +17,16 @@ LAYERS = {
     "files": {"kernel", "files"},
     "logs": {"kernel", "codec", "files", "logs"},
     "store": {"kernel", "codec", "files", "logs", "store"},
-    "spark": {"kernel", "codec", "files", "logs", "store", "spark"},
+    "lake": {"kernel", "codec", "files", "logs", "store", "lake"},
+    "spark": {"kernel", "codec", "files", "logs", "store", "lake", "spark"},
     "torture": {"torture", "spark"},  # beside the command line: it uses the public names, as any program would
-    "cli": {"kernel", "codec", "files", "logs", "store", "torture", "cli"},
+    "cli": {"kernel", "codec", "files", "logs", "store", "lake", "spark", "torture", "cli"},
 }
 OUTSIDE = {
     "cli": {"click", "rich", "pyarrow"},
     "store": {"pyarrow", "numpy"},
     "codec": {"lz4", "zstandard"},
+    "lake": {"pyarrow", "numpy"},
     "spark": {"pyspark", "pyarrow", "numpy"},
 }
 

@@ -19,6 +19,11 @@
     ├── NoSuchMessage         no record begins at this physical offset, or has this id
     ├── UnfinishedBatch       a batch is half in the log, and what would complete it is gone or contradicts it
     ├── ChangedUnderRead      what a Spark task was to read is no longer there as it was planned
+    ├── NotALake              a folder that is no lake and cannot become one
+    ├── LakeInUse             another process, or this one, works on the lake
+    ├── WrongLake             the lake has another store in this one's place
+    ├── LakeGap               bytes that the lake does not have yet are gone from the log
+    ├── LakeConflict          a commit that does not go on where the lake ends
     ├── MissingExtra          an optional package is needed for this call
     └── MissingJava           Spark needs a Java that is not there, or too old
 
@@ -266,6 +271,65 @@ class ChangedUnderRead(StoreError):
             f"{self.store}: offset {self.offset}: found {self.found}; expected {self.expected}; "
             "load() it again to read the store as it is now"
         )
+
+
+class NotALake(StoreError):
+    """The folder holds something else, is not there, or is of a newer format."""
+
+    def __init__(self, path: Path, reason: str, remedy: str) -> None:
+        super().__init__(path, reason, remedy)
+        self.path, self.reason, self.remedy = path, reason, remedy
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}; {self.remedy}"
+
+
+class LakeInUse(StoreError):
+    """One job changes a lake at a time. Reading needs no lock."""
+
+    def __init__(self, path: Path, holder: str) -> None:
+        super().__init__(path, holder)
+        self.path, self.holder = path, holder
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.holder} works on this lake; wait for it, or stop it"
+
+
+class WrongLake(StoreError):
+    """What the lake has of a store is not this store's. Nothing was written."""
+
+    def __init__(self, lake: Path, store: str, found: str, remedy: str) -> None:
+        super().__init__(lake, store, found, remedy)
+        self.lake, self.store, self.found, self.remedy = lake, store, found, remedy
+
+    def __str__(self) -> str:
+        return f"{self.lake}: {self.store}: {self.found}; {self.remedy}"
+
+
+class LakeGap(StoreError):
+    """The log begins behind the lake's end: retention, or another tool, deleted what was not archived."""
+
+    def __init__(self, lake: Path, store: str, end: int, first_offset: int) -> None:
+        super().__init__(lake, store, end, first_offset)
+        self.lake, self.store, self.end, self.first_offset = lake, store, end, first_offset
+
+    def __str__(self) -> str:
+        return (
+            f"{self.lake}: {self.store}: the lake ends at {self.end}, the log begins at {self.first_offset}: "
+            f"{self.first_offset - self.end} bytes were deleted before they were archived; bring the files back, "
+            "or go on without them (--accept-gap), which lists them as lost"
+        )
+
+
+class LakeConflict(StoreError):
+    """A commit that contradicts what the lake has by now. Nothing was committed."""
+
+    def __init__(self, lake: Path, found: str, expected: str) -> None:
+        super().__init__(lake, found, expected)
+        self.lake, self.found, self.expected = lake, found, expected
+
+    def __str__(self) -> str:
+        return f"{self.lake}: found {self.found}; expected {self.expected}; run the job again: it goes on at the end"
 
 
 class MissingJava(StoreError):

@@ -216,7 +216,7 @@ def test_a_body_that_does_not_decompress_is_damage_and_skipping_leaves_out_its_r
 
 
 def test_batches_are_cut_where_decompressed_bodies_grow_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "MAX_INFLATED_BYTES", 2500)
+    monkeypatch.setattr(scan.Scan, "max_inflated", 2500)
     log = stretch_of([Parts(b"t", zlib.compress(bytes([i]) * 1000), b"", sys_flag=1) for i in range(5)], 0)
     batches = list(record_batches([stretch(log)], columns=["body"]))
     assert [batch.num_rows for batch in batches] == [2, 2, 1]

@@ -30,6 +30,7 @@ class Layout:
         self.settings = self.own / "settings.json"
         self.staging = self.own / "staging"
         self.sinks = self.own / "sinks"
+        self.identity = self.own / "identity"
 
     def looks_like_a_store(self) -> bool:
         return any(path.exists() for path in (self.commit_log, self.consume_queues, self.checkpoint, self.own))

@@ -16,8 +16,10 @@ try:
 except ImportError:
     raise MissingExtra("mqlake.spark", "spark") from None
 
+from mqlake.spark.archive import archive
+from mqlake.spark.compact import compact
 from mqlake.spark.predicate import read
 from mqlake.spark.session import session
 from mqlake.spark.source import MqlakeSource, explain
 
-__all__ = ["MqlakeSource", "explain", "read", "session"]
+__all__ = ["MqlakeSource", "archive", "compact", "explain", "read", "session"]

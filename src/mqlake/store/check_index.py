@@ -29,7 +29,7 @@ class IndexCheck:
         self._log = log
         self._findings = findings
         self._layout = layout
-        self._ours = layout.own.exists()
+        self._ours = layout.settings.exists()
         self._files: list[tuple[MappedFile, int]] = []
         self._number = 0
         self._entry = 1

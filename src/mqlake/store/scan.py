@@ -109,6 +109,8 @@ def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
 class Scan:
     """The settings of one scan, checked; `batches` may be called for many stretches, from many threads."""
 
+    max_inflated = MAX_INFLATED_BYTES
+
     def __init__(
         self,
         columns: Sequence[str] | None,
@@ -248,7 +250,7 @@ class Scan:
                     raise error from None
                 self.report(error, sizes[row])
             pieces.append(stored.slice(done, row - done))
-            if row > start and (body is None or total + len(body) > MAX_INFLATED_BYTES):
+            if row > start and (body is None or total + len(body) > self.max_inflated):
                 yield start, row, self._pa.concat_arrays(pieces)
                 start, total, pieces = row, 0, []
             done = row + 1

@@ -1,0 +1,28 @@
+"""The archive of logs: Parquet files, and a manifest that proves which bytes are in. Needs pyarrow, and no Spark."""
+
+from mqlake.errors import MissingExtra
+
+try:
+    import pyarrow  # noqa: F401
+except ImportError:
+    raise MissingExtra("mqlake.lake", "arrow") from None
+
+from mqlake.lake.entries import DONE, Gap, LakeFile, LakeRange, Seam, done, harvest
+from mqlake.lake.identity import identity_of, make_identity
+from mqlake.lake.lake import Lake
+from mqlake.lake.snapshot import LakeSnapshot, StoreState
+
+__all__ = [
+    "DONE",
+    "Gap",
+    "Lake",
+    "LakeFile",
+    "LakeRange",
+    "LakeSnapshot",
+    "Seam",
+    "StoreState",
+    "done",
+    "harvest",
+    "identity_of",
+    "make_identity",
+]

@@ -1,0 +1,36 @@
+"""One job changes a lake at a time: a lock on `_mqlake/lock`, which holds who has it, for people to read.
+
+The operating system lets go of it with the process, however that ends. It belongs to an open file, so a second job in
+the same process is refused as well.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from mqlake.errors import LakeInUse
+
+
+@contextmanager
+def locked(lake: Path, path: Path) -> Iterator[None]:
+    """Hold the lock; LakeInUse where somebody does."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(descriptor, 1000, 0).decode(errors="replace").strip()
+            raise LakeInUse(lake, holder or "another process") from None
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}, since {since}\n".encode(), 0)
+        yield
+        os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,143 @@
+"""A Parquet file of the lake: written under another name, synced, renamed; its CRC is taken on the way.
+
+Names follow from what a file holds (store, range), so a task that runs again replaces its own file by the same one.
+Until a commit names it, a file is nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mqlake.files.mapped_file import sync_directory
+from mqlake.kernel import crc32
+
+DICTIONARIES = ("store", "topic", "queue_id", "tags", "born_host", "store_host")
+"""Columns with few values; a dictionary of any other costs more time than it saves space."""
+STATISTICS = (
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "physical_offset",
+    "born_timestamp",
+    "store_timestamp",
+    "tags",
+    "key_hash",
+)
+"""Columns whose smallest and largest value say which row groups need not be read."""
+NEW = ".new"
+ZSTD_LEVEL = 1
+
+
+class Written(NamedTuple):
+    """A file that has its name."""
+
+    rows: int
+    bytes: int
+    crc: int
+
+
+class ParquetFile:
+    """One file in the making; `close` gives it its name, `drop` leaves nothing of it."""
+
+    def __init__(self, root: Path, path: str, schema: pa.Schema, dictionaries: Sequence[str] = DICTIONARIES) -> None:
+        self._path = root / path
+        self._made = self._path.with_name(f"{self._path.name}.{os.getpid()}.{threading.get_ident()}{NEW}")
+        make_folders(root, self._path.parent)
+        self._descriptor = os.open(self._made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._sink = _Sink(self._descriptor)
+        self._rows = 0
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self._sink, "w"),
+            schema,
+            compression="zstd",
+            compression_level=ZSTD_LEVEL,
+            use_dictionary=[name for name in dictionaries if name in schema.names],
+            write_statistics=[name for name in STATISTICS if name in schema.names],
+            store_schema=False,
+        )
+
+    def write(self, table: pa.Table) -> None:
+        """One more row group."""
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self._rows += table.num_rows
+
+    def close(self) -> Written:
+        """Durable but for its name: `sync_names` sees to those."""
+        self._writer.close()
+        os.fsync(self._descriptor)
+        self._made.rename(self._path)
+        self._sink.dropped = True
+        os.close(self._descriptor)
+        return Written(self._rows, self._sink.size, self._sink.crc)
+
+    def drop(self) -> None:
+        """Nothing is left of it, unless it has its name."""
+        if not self._sink.dropped:
+            self._sink.dropped = True
+            os.close(self._descriptor)
+            self._made.unlink(missing_ok=True)
+
+
+class _Sink:
+    """What pyarrow writes to."""
+
+    closed = False
+    dropped = False
+    """Nothing more is written: pyarrow writes a footer even as it is forgotten, and the descriptor may be another's."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.size = 0
+        self.crc = 0
+
+    def write(self, data: bytes) -> int:
+        left = memoryview(b"" if self.dropped else data)
+        self.crc = crc32(left, self.crc)
+        self.size += len(left)
+        while left:
+            left = left[os.write(self._descriptor, left) :]
+        return len(data)
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        """All is written at once."""
+
+    def close(self) -> None:
+        """The descriptor is closed elsewhere, behind its sync."""
+
+
+def make_folders(root: Path, folder: Path) -> None:
+    """Make a folder inside of `root`, each name on the way durable."""
+    if folder == root or folder.exists():
+        return
+    make_folders(root, folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_directory(folder.parent)
+
+
+def sync_names(root: Path, paths: Iterable[str]) -> None:
+    """The names of files are durable when this returns."""
+    for folder in sorted({(root / path).parent for path in paths}):
+        sync_directory(folder)
+
+
+def write_table(root: Path, path: str, table: pa.Table, dictionaries: Sequence[str] = DICTIONARIES) -> Written:
+    """A small file, all of it at once, durable with its name."""
+    file = ParquetFile(root, path, table.schema, dictionaries)
+    try:
+        file.write(table)
+        written = file.close()
+    except BaseException:
+        file.drop()
+        raise
+    sync_names(root, [path])
+    return written

@@ -1,0 +1,117 @@
+"""May this store go into this lake: asked before anything is archived.
+
+The store is known by its identity. Where the lake has it already, the seam must hold (the last archived record is
+still what the log has there), and the log must go on where the lake ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mqlake.errors import LakeGap, NotAStore, WrongLake
+from mqlake.files.layout import Layout
+from mqlake.files.names import file_name, list_files
+from mqlake.kernel import crc32
+from mqlake.lake.entries import Gap, LakeRange, Seam
+from mqlake.lake.identity import identity_of, make_identity
+from mqlake.lake.lake import Lake
+from mqlake.lake.snapshot import LakeSnapshot, StoreState
+from mqlake.store.opening import find_store
+
+LOST = "deleted before it was archived"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A store that may be archived: `start` is where that goes on."""
+
+    name: str
+    identity: str
+    path: Path
+    start: int
+    lost: Gap | None = None
+    """What was deleted before it was archived, and is to be listed so."""
+
+    def range(self, start: int, end: int, gaps: tuple[Gap, ...], seam: Seam | None) -> LakeRange:
+        return LakeRange(self.name, self.identity, str(self.path), start, end, gaps, seam)
+
+
+def admit(lake: Lake, paths: Sequence[Path], *, add_store: bool = False, accept_gap: bool = False) -> list[Member]:
+    """The stores, ready to be archived; an error that says why where one of them is not."""
+    snapshot = lake.snapshot()
+    for path in paths:
+        find_store(path, read_only=True, create=False)
+    identities = [make_identity(path) for path in paths]
+    for number, identity in enumerate(identities):
+        if identity in identities[:number]:
+            found = f"it has the identity of {paths[identities.index(identity)]}, whose copy it is"
+            raise WrongLake(lake.root, str(paths[number]), found, "archive one of them")
+    known = {state.identity: state for state in snapshot.stores.values()}
+    if known and not add_store and not known.keys() & set(identities):
+        others = ", ".join(sorted(state.path for state in known.values())[:4])
+        found = f"the lake has other stores ({others}), and not this one"
+        raise WrongLake(lake.root, str(paths[0]), found, "name another lake, or add it to this one (--add-store)")
+    return [
+        _goes_on(lake, known[identity], path, accept_gap) if identity in known else _begins(lake, snapshot, path)
+        for path, identity in zip(paths, identities, strict=True)
+    ]
+
+
+def _begins(lake: Lake, snapshot: LakeSnapshot, path: Path) -> Member:
+    """A store that the lake does not have."""
+    for state in snapshot.stores.values():
+        if str(path) in (state.name, state.path):
+            found = f"the lake has a store of this path with another identity ({state.identity})"
+            raise WrongLake(lake.root, str(path), found, "another store is in its place: name another lake for it")
+    return Member(str(path), make_identity(path), path, first_offset(path))
+
+
+def _goes_on(lake: Lake, state: StoreState, path: Path, accept_gap: bool) -> Member:
+    """A store that the lake has a part of."""
+    check_seam(lake.root, state, path)
+    first = first_offset(path)
+    if first <= state.end:
+        return Member(state.name, state.identity, path, state.end)
+    if not accept_gap:
+        raise LakeGap(lake.root, str(path), state.end, first)
+    return Member(state.name, state.identity, path, first, Gap(state.end, first, LOST))
+
+
+def check_seam(lake: Path, state: StoreState, path: Path) -> None:
+    """The log at `path` is the one that the lake has, as far as can be told; else WrongLake."""
+    if identity_of(path) != state.identity:
+        raise WrongLake(lake, str(path), f"its identity is not {state.identity}, the lake's", "name another lake")
+    if str(path) != state.path and Path(state.path).exists() and identity_of(Path(state.path)) == state.identity:
+        found = f"the same store is at {state.path}, which the lake was made from"
+        raise WrongLake(lake, str(path), found, "archive that one; a copy of it needs a lake of its own")
+    if state.seam is None or state.seam.offset < first_offset(path):
+        return
+    if crc32(read_log(path, state.seam.offset, state.seam.size)) != state.seam.crc:
+        raise WrongLake(
+            lake,
+            str(path),
+            f"its log does not have the lake's last record at {state.seam.offset}: it was cut back and written anew, "
+            "or is another copy",
+            "archive it into a new lake",
+        )
+
+
+def first_offset(path: Path) -> int:
+    """Where the log of a store begins."""
+    files = list_files(Layout(path).commit_log)
+    if not files:
+        raise NotAStore(path, "its log has no file", "put a message first, or check the path")
+    return files[0][0]
+
+
+def read_log(path: Path, offset: int, size: int) -> bytes:
+    """Bytes of a log, inside of one file; fewer where there are fewer."""
+    folder = Layout(path).commit_log
+    for start, _ in reversed(list_files(folder)):
+        if start <= offset:
+            with (folder / file_name(start)).open("rb") as file:
+                file.seek(offset - start)
+                return file.read(size)
+    return b""

@@ -1,0 +1,43 @@
+"""The lake's jobs in this process, for tests that need no JVM; and what a lake holds."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mqlake.lake import Lake
+from mqlake.lake.verify import verify
+
+NO_SPARK: Any = None
+
+
+def run_here(spark: Any, items: Sequence[Any], work: Callable[[Any], pa.Table], schema: pa.Schema) -> pa.Table:
+    """What `run_tasks` does, without Spark: everything goes through pickle, as it does there."""
+    results = [pickle.loads(pickle.dumps(work))(pickle.loads(pickle.dumps(item))) for item in items]
+    return pa.concat_tables([schema.empty_table(), *results])
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs run in this process."""
+    for name in ("mqlake.spark.archive", "mqlake.spark.compact"):
+        monkeypatch.setattr(importlib.import_module(name), "run_tasks", run_here)
+
+
+def rows_in(lake: Path, table: Any = "messages") -> list[dict[str, Any]]:
+    """All rows of a table, in the order of the log."""
+    opened = Lake.open(lake)
+    tables = [pq.read_table(lake / file.path) for file in opened.snapshot().files(table)]
+    rows = [row for part in tables for row in part.to_pylist(maps_as_pydicts="strict")]
+    return sorted(rows, key=lambda row: (row.get("store", ""), row["physical_offset"]))
+
+
+def assert_holds(lake: Path) -> None:
+    assert verify(Lake.open(lake)) == []

@@ -1,0 +1,427 @@
+"""The archive: every record once, every byte accounted for, whatever the log holds and whoever is killed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("pyspark")
+
+from mqlake import Message, MessageStore
+from mqlake.errors import ChangedUnderRead, LakeGap, LakeInUse, NotAStore, WrongLake
+from mqlake.files.names import file_name
+from mqlake.lake import Lake, identity_of
+from mqlake.lake.find import find
+from mqlake.lake.gate import release
+from mqlake.lake.messages import MESSAGES
+from mqlake.lake.stores import Member
+from mqlake.lake.vacuum import vacuum
+from mqlake.lake.verify import verify
+from mqlake.spark import archive_split as splitting
+from mqlake.spark.archive import archive, plan_splits
+from mqlake.spark.archive_split import archive_split
+from mqlake.spark.compact import compact
+from mqlake.spark.schema import DEFAULT_COLUMNS, arrow_schema
+from mqlake.store.gates import Gates
+from tests.helpers import LOG_FILE, message, open_small
+from tests.lake.jobs import NO_SPARK, assert_holds, here, rows_in
+from tests.spark.tables import put_messages, rows_of, write_store
+
+pytestmark = pytest.mark.usefixtures("here")
+__all__ = ["here"]
+
+
+def run(store: Path | list[str], lake: Path, **options: Any) -> list[Any]:
+    options.setdefault("split_size", "100k")
+    return archive(NO_SPARK, store if isinstance(store, list) else str(store), str(lake), **options)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "store"
+    write_store(path)
+    return path
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+def flip(store: Path, offset: int) -> None:
+    start = offset - offset % LOG_FILE
+    with (store / "commitlog" / file_name(start)).open("r+b") as file:
+        file.seek(offset - start)
+        byte = file.read(1)[0]
+        file.seek(offset - start)
+        file.write(bytes([byte ^ 0xFF]))
+
+
+def test_the_archive_has_every_row_of_the_table_with_its_names_and_types(store: Path, lake: Path) -> None:
+    (done,) = run(store, lake)
+    expected = rows_of(store, includeInternal="true")
+    assert rows_in(lake) == expected
+    assert (done.rows, done.start) == (len(expected), 0)
+    assert MESSAGES.equals(arrow_schema(DEFAULT_COLUMNS))
+    for file in Lake.open(lake).snapshot().files("messages"):
+        assert pq.read_schema(lake / file.path).equals(MESSAGES)
+        assert file.path.startswith(f"messages/topic={file.topic}/date={file.date}/")
+        rows = pq.read_table(lake / file.path).to_pylist()
+        assert {row["topic"] for row in rows} == {file.topic}
+        times = [int(row["store_timestamp"].timestamp() * 1000) for row in rows]
+        assert (file.rows, file.min_time, file.max_time) == (len(rows), min(times), max(times))
+        assert {str(row["store_timestamp"].date()) for row in rows} == {file.date}
+    assert_holds(lake)
+
+
+def test_a_second_run_goes_on_where_the_first_ended_and_one_without_news_writes_nothing(
+    store: Path, lake: Path
+) -> None:
+    run(store, lake, step_bytes=1)
+    version = Lake.open(lake).snapshot().version
+    assert version > 1, "a step is a commit"
+    (done,) = run(store, lake)
+    assert (done.rows, done.start) == (0, done.end) and Lake.open(lake).snapshot().version == version
+    with MessageStore.open(store) as opened:
+        put_messages(opened, 600, 300)
+    (done,) = run(store, lake)
+    assert done.rows == 300
+    assert rows_in(lake) == rows_of(store, includeInternal="true")
+    assert_holds(lake)
+
+
+def test_days_are_apart_and_topics_have_names_that_a_file_system_takes(tmp_path: Path, lake: Path) -> None:
+    path = tmp_path / "store"
+    with open_small(path) as opened:
+        for number in range(10):
+            opened.put(message(number, topic="%RETRY%group|x"))
+    times = iter([86_400_000 * day - 1 for day in range(20_000, 20_010)])
+    real = splitting.Partitions.add
+
+    def on_other_days(self: Any, batch: Any) -> None:
+        import pyarrow as pa
+
+        place = batch.schema.get_field_index("store_timestamp")
+        fake = pa.array([next(times) for _ in range(batch.num_rows)], batch.schema.field(place).type)
+        real(self, batch.set_column(place, batch.schema.field(place), fake))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(splitting.Partitions, "add", on_other_days)
+        run(path, lake)
+    files = Lake.open(lake).snapshot().files("messages")
+    assert len({file.date for file in files}) == 10 and "2024-10-03" in {file.date for file in files}
+    assert all(file.path.startswith("messages/topic=%25RETRY%25group%7Cx/") for file in files)
+    assert_holds(lake)
+
+
+def test_very_many_topics_share_a_file_and_none_is_lost(tmp_path: Path, lake: Path) -> None:
+    path = tmp_path / "store"
+    with open_small(path) as opened:
+        for number in range(1200):
+            opened.put(message(number, topic="large" if number % 2 else f"small-{number}"))
+    run(path, lake)
+    files = Lake.open(lake).snapshot().files("messages")
+    assert {file.topic for file in files} == {"large", None}
+    assert rows_in(lake) == rows_of(path, includeInternal="true")
+    assert_holds(lake)
+    assert [row["body"] for row in find(Lake.open(lake), "small-10", "key-10").to_pylist()] == [b"body 10"]
+
+
+def test_memory_is_bounded_by_writing_before_the_split_ends(
+    store: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(splitting, "HELD_BYTES", 20_000)
+    monkeypatch.setattr(splitting, "BATCH_BYTES", 10_000, raising=False)
+    monkeypatch.setattr("mqlake.spark.read_split.BATCH_BYTES", 10_000)
+    run(store, lake, split_size="10m")
+    groups = [pq.read_metadata(lake / f.path).num_row_groups for f in Lake.open(lake).snapshot().files("messages")]
+    assert max(groups) > 3
+    assert rows_in(lake) == rows_of(store, includeInternal="true")
+    assert_holds(lake)
+
+
+def test_damage_and_markers_are_listed_gaps_and_the_rest_is_archived(store: Path, lake: Path) -> None:
+    whole = rows_of(store, includeInternal="true")
+    hit = [whole[50], whole[51], whole[200]]
+    for row in hit:
+        flip(store, row["physical_offset"] + 90)  # in the body
+    run(store, lake)
+    lost = {row["physical_offset"] for row in hit}
+    assert rows_in(lake) == [row for row in whole if row["physical_offset"] not in lost]
+    (state,) = Lake.open(lake).snapshot().stores.values()
+    damage = [gap for gap in state.gaps if gap.reason != splitting.MARKER]
+    assert sum(gap.end - gap.start for gap in damage) == sum(row["size"] for row in hit)
+    markers = [gap for gap in state.gaps if gap.reason == splitting.MARKER]
+    assert [gap.end % LOG_FILE for gap in markers] == [0] * (state.end // LOG_FILE)
+    assert_holds(lake)
+
+
+def test_damage_where_the_lake_ends_is_a_gap_of_the_next_run(store: Path, lake: Path) -> None:
+    run(store, lake)
+    end = Lake.open(lake).snapshot().stores[str(store)].end
+    with MessageStore.open(store) as opened:
+        put_messages(opened, 600, 50)
+    flip(store, end + 6)  # the magic number of the first new record
+    run(store, lake)
+    gaps = Lake.open(lake).snapshot().stores[str(store)].gaps
+    assert end in {gap.start for gap in gaps}
+    assert rows_in(lake) == rows_of(store, includeInternal="true")
+    assert_holds(lake)
+
+
+def test_a_store_that_is_moved_is_known_by_its_identity(store: Path, lake: Path, tmp_path: Path) -> None:
+    run(store, lake)
+    moved = tmp_path / "moved"
+    store.rename(moved)
+    with MessageStore.open(moved) as opened:
+        put_messages(opened, 600, 10)
+    (done,) = run(moved, lake)
+    assert done.rows == 10
+    (state,) = Lake.open(lake).snapshot().stores.values()
+    assert (state.name, state.path) == (str(store), str(moved))
+    assert {row["store"] for row in rows_in(lake)} == {str(store)}
+
+
+def test_a_lake_of_another_store_is_refused_until_the_store_is_added(store: Path, lake: Path, tmp_path: Path) -> None:
+    run(store, lake)
+    other = tmp_path / "other"
+    write_store(other, 50)
+    with pytest.raises(WrongLake, match="--add-store"):
+        run(other, lake)
+    run([str(store), str(other)], lake)
+    assert {row["store"] for row in rows_in(lake)} == {str(store), str(other)}
+    assert_holds(lake)
+
+
+def test_another_store_in_the_place_of_a_known_one_is_refused(store: Path, lake: Path) -> None:
+    run(store, lake)
+    shutil.rmtree(store)
+    write_store(store, 50)
+    with pytest.raises(WrongLake, match="another identity"):
+        run(store, lake, add_store=True)
+
+
+def test_a_copy_beside_its_original_is_refused(store: Path, lake: Path, tmp_path: Path) -> None:
+    run(store, lake)
+    copy = tmp_path / "copy"
+    shutil.copytree(store, copy)
+    with pytest.raises(WrongLake, match="the same store is at"):
+        run(copy, lake)
+    with pytest.raises(WrongLake, match="whose copy it is"):
+        run([str(store), str(copy)], lake)
+
+
+def test_a_log_that_was_cut_back_and_written_anew_is_refused(store: Path, lake: Path, tmp_path: Path) -> None:
+    older = tmp_path / "older"
+    shutil.copytree(store, older)
+    with MessageStore.open(store) as opened:
+        put_messages(opened, 600, 20)
+    run(store, lake)
+    shutil.rmtree(store)
+    shutil.copytree(older, store)
+    (store / "mqlake" / "identity").write_text(Lake.open(lake).snapshot().stores[str(store)].identity)
+    with pytest.raises(WrongLake, match=r"last record|cut back"):
+        run(store, lake)
+    with MessageStore.open(store) as opened:
+        put_messages(opened, 900, 50)
+    with pytest.raises(WrongLake, match="last record"):
+        run(store, lake)
+
+
+def test_retention_deletes_up_to_what_is_archived_and_never_further(store: Path, lake: Path) -> None:
+    run(store, lake)
+    end = Lake.open(lake).snapshot().stores[str(store)].end
+    with MessageStore.open(store) as opened:
+        put_messages(opened, 600, 600)
+        kept = opened.retain(keep_bytes=0)
+        assert opened.first_offset == end - end % LOG_FILE and kept.held_by
+        assert next(iter(kept.held_by)) == f"lake-{Lake.open(lake).identity}"
+    run(store, lake)
+    end = Lake.open(lake).snapshot().stores[str(store)].end
+    with MessageStore.open(store) as opened:
+        opened.retain(keep_bytes=0)
+        assert opened.first_offset == end - end % LOG_FILE
+    assert len(rows_in(lake)) == 1200
+    assert_holds(lake)
+
+
+def test_the_gate_is_there_before_anything_is_archived_and_goes_when_it_is_released(
+    store: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.import_module("mqlake.spark.archive"), "run_tasks", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(store, lake)
+    gates = Gates(store / "mqlake" / "gates")
+    assert gates.offsets() == {f"lake-{Lake.open(lake).identity}": 0}
+    assert release(store, "another") == []
+    assert release(store) == [f"lake-{Lake.open(lake).identity}"] and gates.offsets() == {}
+
+
+def test_bytes_that_were_deleted_before_they_were_archived_are_an_error_or_a_listed_gap(
+    store: Path, lake: Path
+) -> None:
+    run(store, lake)
+    end = Lake.open(lake).snapshot().stores[str(store)].end
+    release(store)
+    with MessageStore.open(store) as opened:
+        put_messages(opened, 600, 900)
+        opened.retain(keep_bytes=0)
+        first = opened.first_offset
+    with pytest.raises(LakeGap, match=f"ends at {end}, the log begins at {first}"):
+        run(store, lake)
+    run(store, lake, accept_gap=True)
+    (state,) = Lake.open(lake).snapshot().stores.values()
+    assert (end, first) in {gap[:2] for gap in state.gaps}
+    assert_holds(lake)
+
+
+def test_a_second_archiver_is_refused(store: Path, lake: Path) -> None:
+    with Lake.open(lake, create=True).lock(), pytest.raises(LakeInUse, match=f"process {os.getpid()}"):
+        run(store, lake)
+    with pytest.raises(NotAStore):
+        run(lake, lake)
+
+
+def test_a_file_of_the_log_that_vanishes_under_a_task_fails_it_and_leaves_no_file(store: Path, lake: Path) -> None:
+    opened = Lake.open(lake, create=True)
+    member = Member(str(store), "ab" * 16, store, 0)
+    splits = plan_splits(opened, member, "100k")
+    (store / "commitlog" / file_name(LOG_FILE)).unlink()
+    with pytest.raises(ChangedUnderRead, match="deleted"):
+        for split in splits:
+            archive_split(str(lake), member, split)
+    assert not list(lake.rglob("*.new"))
+
+
+def test_a_task_that_fails_leaves_nothing_and_the_next_run_is_exact(
+    store: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full, for instance."""
+    real, calls = os.write, iter(range(10**6))
+
+    def full(descriptor: int, data: Any) -> int:
+        if next(calls) > 40:
+            raise OSError(28, "No space left on device")
+        return real(descriptor, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mqlake.lake.parquet.os.write", full)
+        with pytest.raises(OSError, match="No space"):
+            run(store, lake)
+    assert Lake.open(lake).snapshot().version == 0 and not list(lake.rglob("*.new"))
+    run(store, lake)
+    assert rows_in(lake) == rows_of(store, includeInternal="true")
+
+
+def test_files_that_no_commit_names_are_removed_once_they_are_old(store: Path, lake: Path) -> None:
+    run(store, lake)
+    orphan = lake / "messages" / "topic=x" / "orphan.parquet.1.2.new"
+    orphan.parent.mkdir()
+    orphan.touch()
+    opened = Lake.open(lake)
+    with opened.lock():
+        assert vacuum(opened) == []
+        os.utime(orphan, (0, 0))
+        assert vacuum(opened) == ["messages/topic=x/orphan.parquet.1.2.new"]
+    assert_holds(lake)
+
+
+def test_small_files_become_large_ones_with_the_same_rows_and_readers_of_the_old_go_on(store: Path, lake: Path) -> None:
+    run(store, lake, split_size="20k", step_bytes=1)
+    before = Lake.open(lake).snapshot()
+    rows = rows_in(lake)
+    done = compact(NO_SPARK, str(lake))
+    after = Lake.open(lake).snapshot()
+    assert (done.files_after, len(after.files("messages")), len(after.files("index"))) == (6, 5, 1)
+    assert done.files_before == len(before.by_path)
+    assert rows_in(lake) == rows
+    assert_holds(lake)
+    assert all((lake / path).exists() for path in before.by_path), "who reads the old version goes on"
+    assert compact(NO_SPARK, str(lake)).files_before == 0
+    assert compact(NO_SPARK, str(lake), grace_s=0).deleted == len(before.by_path)
+    assert {str(p.relative_to(lake)) for p in lake.rglob("*.parquet")} == set(after.by_path)
+    assert_holds(lake)
+
+
+def test_compaction_refuses_a_file_that_changed_since_it_was_committed(store: Path, lake: Path) -> None:
+    run(store, lake, split_size="20k", step_bytes=1)
+    file = Lake.open(lake).snapshot().files("messages")[3]
+    content = bytearray((lake / file.path).read_bytes())
+    content[100] ^= 1
+    (lake / file.path).write_bytes(content)
+    from mqlake.errors import BadFile
+
+    with pytest.raises(BadFile, match="CRC"):
+        compact(NO_SPARK, str(lake))
+    findings = verify(Lake.open(lake))
+    assert ("file", file.path) in {(finding.what, finding.where) for finding in findings}
+    assert "coverage" in {finding.what for finding in findings}
+
+
+@pytest.mark.parametrize("kind", ["twice", "missing"])
+def test_the_check_sees_a_row_that_is_there_twice_or_not_at_all(store: Path, lake: Path, kind: str) -> None:
+    run(store, lake)
+    opened = Lake.open(lake)
+    file = opened.snapshot().files("messages")[0]
+    table = pq.read_table(lake / file.path)
+    import pyarrow as pa
+
+    changed = pa.concat_tables([table, table.slice(3, 1)]) if kind == "twice" else table.slice(1)
+    from mqlake.lake import LakeFile
+    from mqlake.lake.parquet import write_table
+
+    path = file.path.replace(".parquet", "-other.parquet")
+    written = write_table(lake, path, changed)
+    other = LakeFile("messages", path, file.store, file.start, file.end, *written)
+    opened.commit([], [other], [file.path])
+    (finding,) = verify(opened)
+    row = table.slice(3 if kind == "twice" else 0, 1).to_pylist()[0]
+    place = f"[{row['physical_offset']}, {row['physical_offset'] + row['size']})"
+    assert finding.what == "coverage" and finding.found == f"{place} in {'two rows' if kind == 'twice' else 'no row'}"
+
+
+def test_look_ups_by_key_and_client_id_find_what_the_store_finds(tmp_path: Path, lake: Path) -> None:
+    path = tmp_path / "store"
+    with open_small(path) as opened:
+        for number in range(300):
+            keys = [f"k{number % 7}", f"own-{number}"]
+            properties = {"UNIQ_KEY": f"ID{number}"}
+            opened.put(Message(f"t{number % 2}", b"%d" % number, keys=keys, properties=properties))
+        opened.wait_dispatched()
+        expected = {key: [m.physical_offset for m in opened.find("t1", key, limit=1000)] for key in ("k3", "own-17")}
+    run(path, lake, split_size="20k", step_bytes=1)
+    for _ in range(2):
+        looked = Lake.open(lake)
+        for key, offsets in expected.items():
+            found = find(looked, "t1", key).column("physical_offset").to_pylist()
+            assert found == sorted(offsets) and found
+        assert find(looked, "t1", "ID17").column("body").to_pylist() == [b"17"]
+        assert find(looked, "t0", "ID17").num_rows == find(looked, "t1", "nothing").num_rows == 0
+        compact(NO_SPARK, str(lake))
+
+
+def test_what_was_archived_without_an_index_is_found_all_the_same(store: Path, lake: Path) -> None:
+    run(store, lake, index=False)
+    with MessageStore.open(store) as opened:
+        put_messages(opened, 600, 100)
+    run(store, lake)
+    rows = rows_of(store, includeInternal="true")
+    for row in (rows[3], rows[-1]):
+        for key in row["keys"]:
+            found = find(Lake.open(lake), row["topic"], key).to_pylist(maps_as_pydicts="strict")
+            same = [r for r in rows if key in r["keys"] and r["topic"] == row["topic"]]
+            assert found == [r for r in same if r["sys_flag"] & 0xC != 0xC], "rolled-back messages are in no index"
+
+
+def test_a_store_of_rocketmq_gets_an_identity_and_a_gate_and_nothing_else(store: Path, lake: Path) -> None:
+    shutil.rmtree(store / "mqlake")
+    run(store, lake)
+    assert identity_of(store) is not None
+    assert {entry.name for entry in (store / "mqlake").iterdir()} <= {"identity", "gates", "scratch"}
+    assert rows_in(lake) == rows_of(store, includeInternal="true")

@@ -1,0 +1,221 @@
+"""The manifest: commits go on where the lake ends, whole or not at all, and never over another's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from mqlake.errors import BadFile, LakeConflict, LakeInUse, NotALake
+from mqlake.lake import Gap, Lake, LakeFile, LakeRange, LakeSnapshot, Seam, done, harvest, identity_of, make_identity
+from mqlake.lake.manifest import SNAPSHOT_EVERY, Manifest
+from mqlake.lake.parquet import write_table
+from mqlake.lake.snapshot import commit_json
+
+ID = "0" * 32
+
+
+def part(start: int, end: int, store: str = "/a", identity: str = ID) -> LakeRange:
+    return LakeRange(store, identity, store, start, end, (Gap(end - 1, end, "marker"),), Seam(start, end - 1, 7))
+
+
+def file_of(lake: Lake, start: int, end: int, name: str = "") -> LakeFile:
+    path = f"messages/topic=t/date=2026-01-01/{name or start}.parquet"
+    written = write_table(lake.root, path, pa.table({"n": [start]}))
+    return LakeFile("messages", path, "/a", start, end, *written, 1, 2, "t", "2026-01-01")
+
+
+def test_a_commit_is_seen_by_whoever_looks_next(tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path / "lake", create=True)
+    file = file_of(lake, 0, 100)
+    assert lake.commit([part(0, 100)], [file]) == 1
+
+    seen = Lake.open(tmp_path / "lake").snapshot()
+    assert seen.version == 1 and seen.files("messages") == [file] and seen.files("index") == []
+    state = seen.stores["/a"]
+    assert (state.start, state.end, state.gaps, state.seam) == (0, 100, (Gap(99, 100, "marker"),), Seam(0, 99, 7))
+
+
+def test_a_commit_that_is_repeated_changes_nothing(tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path, create=True)
+    ranges, files = [part(0, 100), part(100, 150)], [file_of(lake, 0, 100), file_of(lake, 100, 150)]
+    assert lake.commit(ranges, files) == 1
+    assert lake.commit(ranges, files) == 1
+    assert lake.commit(ranges[1:], files[1:]) == 1
+    assert len(lake.snapshot().by_path) == 2 and lake.snapshot().stores["/a"].end == 150
+
+
+@pytest.mark.parametrize("start", [99, 101, 0])
+def test_a_commit_that_does_not_begin_at_the_end_is_refused(tmp_path: Path, start: int) -> None:
+    lake = Lake.open(tmp_path, create=True)
+    lake.commit([part(0, 100)], [])
+    with pytest.raises(LakeConflict, match="begins at 100"):
+        lake.commit([part(start, 200)], [])
+    assert lake.snapshot().version == 1
+
+
+def test_a_commit_with_another_identity_under_a_known_name_is_refused(tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path, create=True)
+    lake.commit([part(0, 100)], [])
+    with pytest.raises(LakeConflict, match="identity"):
+        lake.commit([part(100, 200, identity="1" * 32)], [])
+
+
+def test_a_commit_of_a_file_that_is_not_there_or_has_another_size_is_refused(tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path, create=True)
+    file = file_of(lake, 0, 100)
+    (tmp_path / file.path).write_bytes(b"short")
+    with pytest.raises(LakeConflict, match="5 bytes"):
+        lake.commit([part(0, 100)], [file])
+    (tmp_path / file.path).unlink()
+    with pytest.raises(LakeConflict, match="no file"):
+        lake.commit([part(0, 100)], [file])
+
+
+def test_files_are_swapped_in_one_commit_and_the_old_ones_listed_until_they_are_forgotten(tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path, create=True)
+    small = [file_of(lake, 0, 50), file_of(lake, 50, 100)]
+    lake.commit([part(0, 100)], small)
+    large = file_of(lake, 0, 100, "large")
+    lake.commit([], [large], [file.path for file in small])
+    seen = lake.snapshot()
+    assert seen.files("messages") == [large] and set(seen.removed) == {file.path for file in small}
+    with pytest.raises(LakeConflict, match="removed"):
+        lake.commit([], [], [small[0].path])
+    lake.commit([], [], forget=[small[0].path])
+    assert set(lake.snapshot().removed) == {small[1].path}
+
+
+def test_two_who_commit_the_same_version_cannot_both_win_even_without_the_lock(tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path, create=True)
+    manifest = Manifest(lake.own / "manifest", lake.scratch)
+    won: list[int] = []
+    begin = threading.Barrier(8)
+
+    def commit(number: int) -> None:
+        made = commit_json(1, 0, [part(0, 100 + number)], [], [], [])
+        begin.wait()
+        try:
+            manifest.write(made, LakeSnapshot().after(made))
+            won.append(number)
+        except LakeConflict:
+            pass
+
+    threads = [threading.Thread(target=commit, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1 and lake.snapshot().stores["/a"].end == 100 + won[0]
+
+
+def test_one_who_slept_through_two_snapshots_does_not_win_a_version_whose_file_is_gone(tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path, create=True)
+    with lake.lock():
+        for number in range(3 * SNAPSHOT_EVERY):
+            lake.commit([part(number, number + 1)], [])
+    manifest = Manifest(lake.own / "manifest", lake.scratch)
+    made = commit_json(2, 0, [part(1, 2)], [], [], [])
+    with pytest.raises(LakeConflict):
+        manifest.write(made, LakeSnapshot(1).after(made))
+    assert lake.snapshot().version == 3 * SNAPSHOT_EVERY
+
+
+def test_opening_reads_few_files_however_many_commits_there_were(tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path, create=True)
+    with lake.lock():
+        for number in range(5 * SNAPSHOT_EVERY + 3):
+            lake.commit([part(number, number + 1)], [])
+    names = sorted(entry.name for entry in (lake.own / "manifest").iterdir())
+    assert len(names) <= 2 * SNAPSHOT_EVERY + 6
+    seen = lake.snapshot()
+    assert seen.version == 5 * SNAPSHOT_EVERY + 3 and len(seen.stores["/a"].gaps) == seen.version
+
+
+def test_a_damaged_snapshot_is_replaced_by_the_one_before_it_and_a_damaged_commit_is_told(tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path, create=True)
+    with lake.lock():
+        for number in range(2 * SNAPSHOT_EVERY + 2):
+            lake.commit([part(number, number + 1)], [])
+    before = lake.snapshot()
+    newest = max((lake.own / "manifest").glob("*.snapshot"))
+    newest.write_bytes(newest.read_bytes().replace(b'"version":128', b'"version":129'))
+    assert lake.snapshot() == before
+    commit = max((lake.own / "manifest").glob("*.json"))
+    commit.write_bytes(commit.read_bytes()[:-3])
+    with pytest.raises(BadFile, match="checksum"):
+        lake.snapshot()
+
+
+def test_a_commit_that_is_missing_in_the_middle_is_told(tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path, create=True)
+    for number in range(3):
+        lake.commit([part(number, number + 1)], [])
+    (lake.own / "manifest" / f"{2:020d}.json").unlink()
+    with pytest.raises(BadFile, match="without a gap"):
+        lake.snapshot()
+
+
+def test_a_folder_with_something_else_in_it_is_no_place_for_a_lake(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(NotALake, match=r"thesis\.tex"):
+        Lake.open(tmp_path, create=True)
+    with pytest.raises(NotALake, match="no lake"):
+        Lake.open(tmp_path)
+    with pytest.raises(NotALake, match="no such folder"):
+        Lake.open(tmp_path / "nowhere")
+    with pytest.raises(NotALake, match="is a file"):
+        Lake.open(tmp_path / "thesis.tex", create=True)
+
+
+def test_a_lake_whose_making_was_cut_off_is_made(tmp_path: Path) -> None:
+    (tmp_path / "_mqlake" / "scratch").mkdir(parents=True)
+    (tmp_path / "_mqlake" / "scratch" / "lake.json.1.1.new").write_text("{")
+    lake = Lake.open(tmp_path, create=True)
+    assert Lake.open(tmp_path).identity == lake.identity
+
+
+def test_a_lake_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path, create=True)
+    (lake.own / "lake.json").write_text(json.dumps({"format": 2, "id": "x"}))
+    with pytest.raises(NotALake, match="format is 2"):
+        Lake.open(tmp_path)
+
+
+def test_a_second_job_is_refused_and_told_who_has_the_lake(tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path, create=True)
+    with lake.lock():
+        with pytest.raises(LakeInUse, match=f"process {os.getpid()} on"), Lake.open(tmp_path).lock():
+            pass
+        program = f"from mqlake.lake import Lake\nwith Lake.open({str(tmp_path)!r}).lock(): pass"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert "LakeInUse" in done.stderr and f"process {os.getpid()} on" in done.stderr
+    with Lake.open(tmp_path).lock():
+        pass
+
+
+def test_what_a_task_wrote_comes_to_the_driver_as_it_was() -> None:
+    file = LakeFile("messages", "messages/x.parquet", "/a", 0, 9, 1, 2, 3, None, None, None, "2026-01-01")
+    bare = LakeRange("/a", ID, "/a", 0, 9)
+    table = pa.concat_tables([done([file], [part(0, 9)]), done([], [bare])])
+    assert harvest(table) == ([part(0, 9), bare], [file])
+
+
+def test_a_store_gets_one_identity_whoever_asks_first(tmp_path: Path) -> None:
+    assert identity_of(tmp_path) is None and identity_of(tmp_path / "nowhere") is None
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.append(make_identity(tmp_path))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8 and set(found) == {identity_of(tmp_path)}
+    (tmp_path / "mqlake" / "identity").write_text("")
+    with pytest.raises(BadFile, match="hexadecimal"):
+        identity_of(tmp_path)
