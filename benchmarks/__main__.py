@@ -72,6 +72,16 @@ class Bench:
         result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return result
 
+    def spark_sink(self, body: int) -> dict[str, Any]:
+        """Rows into a store and into Parquet, in one process."""
+        command = [sys.executable, "-m", "benchmarks.spark_sink", str(self.directory)]
+        command += [f"mib={max(64, int(1024 * self.scale))}", f"body={body}", "rounds=3"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
+        if done.returncode:
+            raise RuntimeError(f"spark_sink: {done.stderr[-2000:]}")
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return result
+
     def count(self, full: int) -> int:
         return max(1000, int(full * self.scale))
 
@@ -249,7 +259,19 @@ def spark_rows() -> list[Row]:
 
         return Row(name, title, goal, ours, theirs, "s/GiB" if per_gib else "s")
 
+    def sink(name: str, title: str, goal: str, body: int) -> Row:
+        last: dict[str, float] = {}
+
+        def ours(bench: Bench) -> float:
+            last.update(bench.spark_sink(body))
+            bench.notes["our CPU, s/GiB"] = last["oursCpu"] / last["gib"]
+            bench.notes["their CPU, s/GiB"] = last["theirsCpu"] / last["gib"]
+            return last["rows"] / last["ours"]
+
+        return Row(name, title, goal, ours, lambda bench: last["rows"] / last["theirs"], " rows/s")
+
     return [
+        sink("spark_sink", "Spark, rows into a store, 300 B, to Parquet", "1.0 ×", 180),
         row("spark_full", "Spark, all columns to noop, 300 B", "2.0 × at most", "full", 180, per_gib=True),
         row("spark_full1k", "Spark, all columns to noop, 1 KiB", "2.0 × at most", "full", 896, per_gib=True),
         row("spark_count", "Spark, count with one column", "1.2 s/GiB", "count", 180, per_gib=True),

@@ -33,6 +33,7 @@ from mqlake.errors import (
     StoreError,
     StoreFailed,
     StoreLocked,
+    UnfinishedBatch,
     UnknownTopic,
 )
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
@@ -84,6 +85,7 @@ __all__ = [
     "StoreStats",
     "StoredMessage",
     "TopicStats",
+    "UnfinishedBatch",
     "UnknownTopic",
     "__version__",
     "check",

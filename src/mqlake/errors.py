@@ -17,6 +17,7 @@
     ├── UnknownTopic          no such topic, or no such queue of it
     ├── OffsetOutOfRange      a queue or log offset before the first or past the last
     ├── NoSuchMessage         no record begins at this physical offset, or has this id
+    ├── UnfinishedBatch       a batch is half in the log, and what would complete it is gone or contradicts it
     ├── ChangedUnderRead      what a Spark task was to read is no longer there as it was planned
     ├── PositionLost          a stream's position is no longer a place in the log
     ├── NotALake              a folder that is no lake and cannot become one
@@ -254,6 +255,21 @@ class MissingExtra(StoreError):
 
     def __str__(self) -> str:
         return f"{self.what} needs an optional package: pip install 'mqlake[{self.extra}]'"
+
+
+class UnfinishedBatch(StoreError):
+    """A batch that was begun can neither be completed nor told from what else is there. Nothing was written."""
+
+    def __init__(self, store: Path, source: str, batch: int, offset: int, found: str) -> None:
+        super().__init__(store, source, batch, offset, found)
+        self.store, self.source, self.batch, self.offset, self.found = store, source, batch, offset, found
+
+    def __str__(self) -> str:
+        return (
+            f"{self.store}: batch {self.batch} of {self.source} was begun at offset {self.offset} and not ended, and "
+            f"{self.found}; look at what it left (mqlake scan, from that offset on), then go on with a new checkpoint "
+            "or another jobId"
+        )
 
 
 class ChangedUnderRead(StoreError):

@@ -50,7 +50,9 @@ def row_names(ctx: click.Context, parameter: click.Parameter, text: str | None) 
 @click.option("--seed", type=click.IntRange(min=0), help="Draw the faults of this seed again; else one is drawn.")
 @click.option("--minutes", type=click.FloatRange(min=0.01), default=3.0, show_default=True, help="Time for all rows.")
 @click.option("--full", is_flag=True, help="Every fault of the table, however long it takes.")
-@click.option("--only", callback=row_names, metavar="ROW,…", help="shapes, cuts, full, syncs, flips, kill, power.")
+@click.option(
+    "--only", callback=row_names, metavar="ROW,…", help="shapes, cuts, full, syncs, flips, kill, power, sink."
+)
 @click.option("--case", type=click.IntRange(min=0), help="One case of one row alone; its folder stays.")
 @json_option
 def torture(

@@ -28,6 +28,8 @@ class Layout:
         self.last_recovery = self.own / "recovery.json"
         self.set_aside = self.own / "set-aside"
         self.settings = self.own / "settings.json"
+        self.staging = self.own / "staging"
+        self.sinks = self.own / "sinks"
         self.identity = self.own / "identity"
 
     def looks_like_a_store(self) -> bool:

@@ -128,6 +128,15 @@ class Appender:
         self, message: Message, durability: Any, numbered_lights: bool = False, while_closed: bool = False
     ) -> PutReceipt | None: ...
     def append_many(self, messages: Sequence[Message], durability: Any) -> list[PutReceipt] | None: ...
+    def append_packed(
+        self,
+        packed: Readable,
+        position: int,
+        lane_of: bytes,
+        lanes: list[tuple[TopicState, int]],
+        timestamp: int,
+        keep: int,
+    ) -> int: ...
 
 class GroupCommit:
     @property
@@ -201,6 +210,19 @@ def pick_columns(
     check_crc: bool,
     topics: Sequence[str] | None = None,
 ) -> Scanned: ...
+def pack_records(
+    columns: dict[str, Any],
+    rows: int,
+    store_host: bytes,
+    max_body: int,
+    max_size: int,
+    append_crc: bool,
+    lights: bool,
+) -> tuple[bytearray, int]: ...
+def survey_packed(packed: Readable, position: int, max_bytes: int) -> tuple[int, bytes, list[tuple[str, int]]]: ...
+def match_packed(
+    log: Readable, position: int, end: int, log_start: int, store_timestamp: int, packed: Readable, at: int
+) -> tuple[int, int, int]: ...
 def count_valid_entries(entries: Readable, log_end: int) -> int: ...
 def read_records(
     log: Readable,

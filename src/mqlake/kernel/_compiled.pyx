@@ -19,6 +19,7 @@ include "dispatch.pxi"    # a stretch of the log -> consume-queue entries and in
 include "texts.pxi"       # UTF-8 made valid, hosts as text, texts by number
 include "columns.pxi"     # a stretch of the log -> Arrow columns: check, number, measure,
 include "columns_fill.pxi"  # and fill
+include "pack.pxi"        # Arrow columns -> packed records, and their lanes
 include "queue.pxi"       # consume-queue entries: how many hold, the records they point at
 include "index.pxi"       # the hash index: put and look up
 include "lookup.pxi"      # a key -> its messages

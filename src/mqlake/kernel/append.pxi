@@ -26,6 +26,15 @@ cdef struct Layout:             # the sizes of a record to be, found before it i
     bint in_turn                # the message names no queue
 
 
+cdef struct Lane:               # where packed records of one topic, and of one queue of it or of its queues in turn, go
+    int32_t cells               # its first place in `cell_of`
+    int32_t queue_count         # 1 where the records name their queue
+    int32_t queue_id            # -1 where the queues take turns
+    int32_t turn
+    int64_t record_count
+    int64_t record_bytes
+
+
 cdef class Appender:
     """The write position of the log.
 
@@ -202,6 +211,98 @@ cdef class Appender:
         self.after(total, timestamp)
         return receipts
 
+    def append_packed(self, packed, Py_ssize_t position, bytes lane_of not None, list lanes not None, int64_t timestamp,
+                      int keep):
+        """Place packed records (pack.pxi) from `position` on, without the interpreter lock; where it came to.
+
+        That is before the one that does not fit into the file any more, or the one whose kept number is not behind
+        those of its queue. The caller closed the appender to keep others out, and knows the `lanes` of the records,
+        each a topic's state and a queue id, by `lane_of`: see `survey_packed`. All get one store time: `timestamp`, if
+        it is not before the last, else now. `keep`: bit 1 for their own numbers, bit 2 for their own times.
+        """
+        cdef Py_buffer view
+        cdef Lane* table = NULL
+        cdef int32_t* cell_of = NULL
+        cdef int64_t* next_offsets = NULL
+        cdef Py_ssize_t count = len(lane_of) // 4
+        cdef Py_ssize_t number
+        cdef const int32_t* numbers = <const int32_t*> PyBytes_AS_STRING(lane_of)
+        cdef list cells = []
+        cdef list places = []
+        if self.is_open:
+            raise ValueError("the appender is open: others could append meanwhile")
+        if not self.has_target:
+            return position
+        lay_lanes(lanes, cells, places, lane_of)
+        PyObject_GetBuffer(packed, &view, PyBUF_SIMPLE)
+        table = <Lane*> calloc(len(lanes) + 1, sizeof(Lane))
+        cell_of = <int32_t*> malloc((len(places) + 1) * sizeof(int32_t))
+        next_offsets = <int64_t*> malloc((len(cells) + 1) * sizeof(int64_t))
+        try:
+            if table == NULL or cell_of == NULL or next_offsets == NULL:
+                raise MemoryError
+            if not 0 <= position <= view.len:
+                raise ValueError(f"{position} is not inside of {view.len} bytes")
+            for number in range(len(places)):
+                cell_of[number] = places[number]
+            for number in range(len(cells)):
+                next_offsets[number] = (<TopicState> cells[number][0]).next_offsets[cells[number][1]]
+            fill_lanes(table, lanes)
+            self.last_timestamp = max(self.last_timestamp, timestamp if timestamp else now_ms())
+            with nogil:
+                position = self.place_packed(<const uint8_t*> view.buf, position, view.len, numbers, count, table,
+                                             cell_of, next_offsets, keep)
+            for number in range(len(cells)):
+                (<TopicState> cells[number][0]).next_offsets[cells[number][1]] = next_offsets[number]
+            for number in range(len(lanes)):
+                count_lane(<TopicState> lanes[number][0], &table[number])
+        finally:
+            free(table)
+            free(cell_of)
+            free(next_offsets)
+            PyBuffer_Release(&view)
+        self.publish(self.file_start + self.position)
+        return position
+
+    cdef Py_ssize_t place_packed(self, const uint8_t* packed, Py_ssize_t position, Py_ssize_t end, const int32_t* lane_of,
+                                 Py_ssize_t count, Lane* table, int32_t* cell_of, int64_t* next_offsets,
+                                 int keep) noexcept nogil:
+        cdef Py_ssize_t number
+        cdef Record record
+        cdef Lane* lane
+        cdef uint8_t* p
+        cdef int64_t* next_offset
+        cdef int64_t queue_offset
+        for number in range(count):
+            if parse(packed + position, end - position, -1, False, &record) <= 0 \
+                    or self.position + record.size + 8 > self.target.len:
+                break
+            lane = &table[lane_of[number]]
+            next_offset = &next_offsets[cell_of[lane.cells + lane.turn]]
+            queue_offset = next_offset[0]
+            if record.sys_flag & TRANSACTION_MASK in (4, 0xC):
+                queue_offset = 0
+            else:
+                if keep & 1:
+                    if record.queue_offset < queue_offset:
+                        break
+                    queue_offset = record.queue_offset
+                next_offset[0] = queue_offset + 1
+            if keep & 2:
+                self.last_timestamp = max(self.last_timestamp, record.store_timestamp)
+            p = <uint8_t*> self.target.buf + self.position
+            memcpy(p, packed + position, record.size)
+            if lane.queue_id < 0:
+                set32(p + 12, lane.turn)
+                lane.turn = (lane.turn + 1) % lane.queue_count
+            finish_record(p, record.size, queue_offset, self.file_start + self.position,
+                          record.store_timestamp if keep & 2 else self.last_timestamp, ends_with_crc(p, &record))
+            lane.record_count += 1
+            lane.record_bytes += record.size
+            self.position += record.size
+            position += record.size
+        return position
+
     cdef bint may_be_in_batch(self, Message message) except -1:
         """False where its topic is not known yet."""
         if message.sys_flag & TRANSACTION_MASK:
@@ -293,6 +394,45 @@ cdef class Appender:
         if (now_ms() - began_ms) * 1000000 > self.slow_ns and self.on_slow is not None:
             self.on_slow(size, now_ms() - began_ms)
         return 0
+
+
+cdef int lay_lanes(list lanes, list cells, list places, bytes lane_of) except -1:
+    """One cell for each queue that lanes lead to: its state and queue id. `places`: the lanes' cells, lane by lane."""
+    cdef dict known = {}
+    cdef Py_ssize_t i
+    cdef const int32_t* numbers = <const int32_t*> PyBytes_AS_STRING(lane_of)
+    for state, queue_id in lanes:
+        for one in range((<TopicState?> state).queue_count) if queue_id < 0 else (queue_id,):
+            place = known.setdefault((id(state), one), len(cells))
+            if place == len(cells):
+                cells.append((state, one))
+            places.append(place)
+    for i in range(len(lane_of) // 4):
+        if not 0 <= numbers[i] < len(lanes):
+            raise ValueError(f"record {i} names lane {numbers[i]} of {len(lanes)}")
+    return 0
+
+
+cdef int fill_lanes(Lane* table, list lanes) except -1:
+    cdef Py_ssize_t number
+    cdef int32_t cells = 0
+    cdef TopicState state
+    for number in range(len(lanes)):
+        state = lanes[number][0]
+        table[number].cells = cells
+        table[number].queue_id = lanes[number][1]
+        table[number].queue_count = state.queue_count if table[number].queue_id < 0 else 1
+        table[number].turn = state.turn if table[number].queue_id < 0 else 0
+        cells += table[number].queue_count
+    return 0
+
+
+cdef int count_lane(TopicState state, Lane* lane) except -1:
+    state.put_count += lane.record_count
+    state.put_bytes += lane.record_bytes
+    if lane.queue_id < 0:
+        state.turn = lane.turn
+    return 0
 
 
 cdef Py_ssize_t body_size(Message message) except -1:

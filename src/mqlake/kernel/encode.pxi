@@ -42,7 +42,7 @@ cdef bytes born_host_of(Message message, bytes store_host):
 
 
 cdef inline Py_ssize_t record_size(Py_ssize_t born_host_size, Py_ssize_t store_host_size, Py_ssize_t topic_size,
-                                   Py_ssize_t body_size, Py_ssize_t properties_size) noexcept:
+                                   Py_ssize_t body_size, Py_ssize_t properties_size) noexcept nogil:
     return (FIXED_SIZE - 17 + born_host_size + store_host_size + (2 if topic_size > 127 else 1)
             + body_size + topic_size + properties_size)
 
@@ -107,6 +107,12 @@ cdef void finish_record(uint8_t* p, Py_ssize_t size, int64_t queue_offset, int64
         for digit in range(10):  # least significant digit first
             p[size - 11 + digit] = 48 + crc % 10
             crc //= 10
+
+
+cdef inline bint ends_with_crc(const uint8_t* p, Record* r) noexcept nogil:
+    """The last property of a record is the CRC over all of it."""
+    return (r.properties_size >= CRC_PROPERTY_SIZE
+            and memcmp(p + r.size - CRC_PROPERTY_SIZE, b"__CRC32#\x01", 9) == 0)
 
 
 cdef Py_ssize_t measure_properties(dict properties, bint append_crc, bint* has_lights) except -1:

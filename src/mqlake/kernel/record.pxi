@@ -37,6 +37,7 @@ cdef enum:
     BAD_ENTRY = -7              # a queue's entry names another record than that of its number
     TORN = -8                   # a part of it was never written
     REACHED_END = 1             # a walk came to the end of its stretch
+    OTHER_RECORD = 2            # a whole record, but not the one that was looked for
 
 cdef struct Record:
     int64_t size

@@ -20,6 +20,12 @@ BAD_ENTRY = -7
 TORN = -8
 REACHED_END = 1
 """dispatch_records came to the end of its stretch."""
+OTHER_RECORD = 2
+"""match_packed came to a whole record that is none of the packed ones."""
+KEEP_NUMBERS, KEEP_TIMES = 1, 2
+"""What packed records keep of their own when they are appended: queue offsets, store times."""
+IN_TURN = -1
+"""The queue id of a packed record whose topic's queues take turns."""
 
 REASONS = {
     NOTHING: "no record: zeroes, or fewer bytes than a header",

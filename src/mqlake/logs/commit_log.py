@@ -28,9 +28,9 @@ from mqlake.files.names import file_name
 from mqlake.files.pool import TransientPool
 from mqlake.files.positions import APPENDED, DURABLE
 from mqlake.files.preallocation import Preallocator
-from mqlake.kernel import Appender, GroupCommit, check_record, unlock_memory
+from mqlake.kernel import Appender, GroupCommit, check_record, survey_packed, unlock_memory
 from mqlake.kernel.hosts import pack_host
-from mqlake.kernel.types import REASONS
+from mqlake.kernel.types import REASONS, Readable
 from mqlake.logs.stretch import Stretch
 from mqlake.logs.topic_table import TopicTable, require_light_queue
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
@@ -40,6 +40,8 @@ MARKER_MAGIC: Final = 0xCBD43194
 MARKER_SIZE: Final = 8
 """Every file keeps this much for its end-of-file marker."""
 POOL_WAIT_S: Final = 5.0
+PACKED_BYTES: Final = 16 << 20
+"""Packed records that are placed in one call; dispatch follows behind it."""
 LIGHT_QUEUES: Final = "INNER_MULTI_DISPATCH"
 LIGHT_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
 
@@ -201,6 +203,35 @@ class LogWriter(CommitLog):
         """Write messages one behind the other, in one file, or none of them."""
         receipts = self._appender.append_many(messages, durability)
         return receipts if receipts is not None else self._append_many_slowly(messages, durability)
+
+    def append_packed(self, packed: Readable, *, timestamp: int = 0, keep: int = 0) -> None:
+        """Write packed records (kernel/pack.pxi), all of them, in their order; others wait meanwhile.
+
+        They get one store time, `timestamp` or now, and their numbers; or they keep their own: see `kernel.types`.
+        """
+        position = 0
+        with self._lock:
+            while position < len(packed):
+                self._raise_if_refused()
+                _, lane_of, names = survey_packed(packed, position, PACKED_BYTES)
+                lanes = [self._topics.lane(topic, queue_id) for topic, queue_id in names]
+                self._appender.close()
+                try:
+                    reached = self._appender.append_packed(packed, position, lane_of, lanes, timestamp, keep)
+                finally:
+                    self._appender.reopen()
+                if reached == position:
+                    self._make_room_for(packed, position)
+                position = reached
+
+    def _make_room_for(self, packed: Readable, position: int) -> None:
+        """The packed record at a position was not taken: the file is full, or its own number is taken already."""
+        size = int.from_bytes(packed[position : position + 4], "big")
+        if self._file is not None and self._appender.position + size + MARKER_SIZE <= self.file_size:
+            record = StoredMessage(bytes(packed[position : position + size]))
+            found = f"{record.queue_offset} in queue {record.queue_id} of {record.topic}"
+            raise InvalidMessage("queue_offset", found, "a number behind those that the queue has")
+        self._roll(size)
 
     def _append_slowly(self, message: Message, durability: Durability) -> PutReceipt:
         """A new file, a queue's first message, light queues, or a refusal."""

@@ -35,15 +35,23 @@ class TopicTable:
 
     def prepare(self, message: Message) -> None:
         """Make the appender know a message's topic and queue; InvalidMessage for a name that RocketMQ refuses."""
-        if message.topic not in self.states:
-            require_topic(message.topic)
-            if message.topic in self._foreign_topics:
-                raise InvalidMessage(
-                    "topic", repr(message.topic), "a topic without batch queues: they are read only here"
-                )
-        state = self.state(message.topic)
+        state = self._known(message.topic)
         if isinstance(message.queue_id, int) and 0 <= message.queue_id < 1 << 31:
             self.next_offset(state, message.queue_id)
+
+    def lane(self, topic: str, queue_id: int) -> tuple[TopicState, int]:
+        """Where packed records of a topic go: its state, which knows the next numbers of the queues in question."""
+        state = self._known(topic)
+        if queue_id >= 0:
+            self.next_offset(state, queue_id)
+        return state, queue_id
+
+    def _known(self, topic: str) -> TopicState:
+        if topic not in self.states:
+            require_topic(topic)
+            if topic in self._foreign_topics:
+                raise InvalidMessage("topic", repr(topic), "a topic without batch queues: they are read only here")
+        return self.state(topic)
 
     def state(self, topic: str) -> TopicState:
         """A topic's state; a new one knows the next numbers of all queues that take turns."""

@@ -17,6 +17,8 @@ from mqlake.spark.options import SourceOptions, parse_options, parse_stream_opti
 from mqlake.spark.plan import plan
 from mqlake.spark.read_split import read_split
 from mqlake.spark.schema import DAMAGE, arrow_schema_for, columns_of, spark_schema
+from mqlake.spark.sink import MqlakeStreamWriter, MqlakeWriter
+from mqlake.spark.sink_options import plan_write
 from mqlake.spark.split import Split
 from mqlake.spark.stream import MqlakeStreamReader
 
@@ -45,6 +47,12 @@ class MqlakeSource(DataSource):
         options, stream = parse_stream_options(self.options, columns_of(schema))
         _require_columns(options, schema)
         return MqlakeStreamReader(options, stream, arrow_schema_for(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> MqlakeWriter:
+        return MqlakeWriter(plan_write(self.options, schema, overwrite=overwrite, stream=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> MqlakeStreamWriter:
+        return MqlakeStreamWriter(plan_write(self.options, schema, overwrite=overwrite, stream=True))
 
 
 def _require_columns(options: SourceOptions, schema: StructType) -> None:

@@ -28,6 +28,8 @@ from mqlake.config import (
     StoreConfig,
 )
 from mqlake.errors import InvalidConfig, InvalidMessage, OffsetOutOfRange, ReadOnlyStore, StoreClosed, UnknownTopic
+from mqlake.kernel.types import Readable
+from mqlake.logs.matching import match_packed
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
 from mqlake.store.engine import Engine
 from mqlake.store.follower import Follower
@@ -139,6 +141,17 @@ class MessageStore:
         if self._dispatcher.idle:
             self._dispatcher.wake()
         return receipts
+
+    def put_packed(self, packed: Readable, *, timestamp: int = 0, keep: int = 0) -> None:
+        """Append records that `store/pack.py` packed, in their order; `flush` makes them durable.
+
+        Half of them may be stored where it raises. `timestamp` is the store time of all, where it is not before the
+        last; `keep` lets them keep numbers or times of their own (`kernel.types`).
+        """
+        if self._writer is None:
+            raise ReadOnlyStore(self.path)
+        self._commit_log.append_packed(packed, timestamp=timestamp, keep=keep)
+        self._dispatcher.wake()
 
     async def put_async(self, message: Message, *, durability: Durability | None = None) -> PutReceipt:
         """`put` for asyncio programs: the event loop goes on while the disk works."""
@@ -267,6 +280,11 @@ class MessageStore:
         self._require_open()
         self._side.settle()
         return dump_lines(self._side, settings, walk=walk, keys=keys, tags=tags)
+
+    def match_packed(self, start: int, timestamp: int, packed: Readable) -> tuple[int, int]:
+        """How many bytes of packed records the log has from `start` on, stored at this time, and where they end."""
+        self._require_open()
+        return match_packed(self._side.log, start, self._side.readable_end(), timestamp, packed)
 
     def topics(self) -> list[str]:
         """The topics that have a queue."""

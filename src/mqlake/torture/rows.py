@@ -9,6 +9,7 @@ from mqlake.torture.kill import Kill
 from mqlake.torture.power import Power
 from mqlake.torture.row import Row
 from mqlake.torture.shapes import Shapes
+from mqlake.torture.sink import Sink
 from mqlake.torture.syncs import Syncs
 
-ROWS: dict[str, type[Row]] = {row.name: row for row in (Shapes, Cuts, FullDisk, Syncs, Flips, Kill, Power)}
+ROWS: dict[str, type[Row]] = {row.name: row for row in (Shapes, Cuts, FullDisk, Syncs, Flips, Kill, Power, Sink)}

@@ -10,8 +10,10 @@ from typing import Any
 
 from mqlake.errors import InvalidMessage
 from mqlake.kernel.reference.encode import body_of, born_host_of, encode_record
+from mqlake.kernel.reference.hashing import crc32
 from mqlake.kernel.reference.message import Message, PutReceipt
-from mqlake.kernel.types import Writable
+from mqlake.kernel.reference.record import parse
+from mqlake.kernel.types import KEEP_NUMBERS, KEEP_TIMES, Readable, Writable
 
 UNNUMBERED = (0x4, 0xC)
 """Transaction types (prepared, rolled back) that are in no queue and take no number."""
@@ -135,6 +137,65 @@ class Appender:
             self._publish(self.file_start + self.position)
         self._after(total, timestamp)
         return receipts
+
+    def append_packed(
+        self,
+        packed: Readable,
+        position: int,
+        lane_of: bytes,
+        lanes: list[tuple[TopicState, int]],
+        timestamp: int,
+        keep: int,
+    ) -> int:
+        """Place packed records (pack.py) from `position` on; where it came to.
+
+        That is before the one that does not fit into the file any more, or the one whose kept number is not behind
+        those of its queue. The caller closed the appender to keep others out, and knows the `lanes` of the records,
+        each a topic's state and a queue id, by `lane_of`: see `survey_packed`. All get one store time: `timestamp`, if
+        it is not before the last, else now. `keep`: bit 1 for their own numbers, bit 2 for their own times.
+        """
+        if self._is_open:
+            raise ValueError("the appender is open: others could append meanwhile")
+        if self._target is None:
+            return position
+        if not 0 <= position <= len(packed):
+            raise ValueError(f"{position} is not inside of {len(packed)} bytes")
+        self.last_timestamp = max(self.last_timestamp, timestamp or time.time_ns() // 1_000_000)
+        for (number,) in struct.iter_unpack("=i", lane_of):
+            state, queue_id = lanes[number]
+            parsed = parse(memoryview(packed)[position:], -1, False)
+            if isinstance(parsed, int) or self.position + parsed[0] + 8 > len(self._target):
+                break
+            size, fields = parsed
+            in_turn = queue_id < 0
+            queue_id = state.turn if in_turn else queue_id
+            queue_offset = state.next_offsets[queue_id]
+            if fields.sys_flag & 0xC in UNNUMBERED:
+                queue_offset = 0
+            else:
+                if keep & KEEP_NUMBERS:
+                    if fields.queue_offset < queue_offset:
+                        break
+                    queue_offset = fields.queue_offset
+                state.next_offsets[queue_id] = queue_offset + 1
+            if keep & KEEP_TIMES:
+                self.last_timestamp = max(self.last_timestamp, fields.store_timestamp)
+            time_of = fields.store_timestamp if keep & KEEP_TIMES else self.last_timestamp
+            record = bytearray(packed[position : position + size])
+            struct.pack_into(">i", record, 12, queue_id)
+            struct.pack_into(">qq", record, 20, queue_offset, self.file_start + self.position)
+            struct.pack_into(">q", record, 48 + len(fields.born_host), time_of)
+            if fields.properties_size >= 20 and record[-20:-11] == b"__CRC32#\x01":
+                record[-11:-1] = f"{crc32(record[:-20]) & 0x7FFFFFFF:010d}"[::-1].encode()
+            self._target[self.position : self.position + size] = record
+            if in_turn:
+                state.turn = (state.turn + 1) % state.queue_count
+            state.put_count += 1
+            state.put_bytes += size
+            self.position += size
+            position += size
+        self._publish(self.file_start + self.position)
+        return position
 
     def _plan(self, message: Message, numbered_lights: bool) -> int | None:
         """The size of a record; None where the slow way is needed."""

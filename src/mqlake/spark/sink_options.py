@@ -1,0 +1,160 @@
+"""What a write into a store can be told, and which columns it takes: checked when the write is planned.
+
+Beside the sink's own options, those of RocketMQ's settings are taken that say how a store's files and records are made,
+by RocketMQ's names: they matter when the write makes the store.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from mqlake.config import SETTINGS, StoreConfig
+from mqlake.errors import InvalidConfig, InvalidMessage
+from mqlake.files.layout import Layout
+from mqlake.logs.consume_queues import BatchQueues
+from mqlake.logs.topic_table import require_topic
+from mqlake.store.batches import SINK_TOPIC, Fence
+from mqlake.store.opening import find_store, resolve
+from mqlake.store.staging import NAME
+
+COLUMNS: dict[str, str] = {
+    "topic": "string",
+    "body": "binary or string",
+    "tags": "string",
+    "keys": "array<string> or string",
+    "properties": "map<string,string>",
+    "queue_id": "int",
+    "flag": "int",
+    "born_timestamp": "timestamp",
+}
+"""The columns that a write takes, with their types."""
+OPTIONS = ("path", "topic", "jobId", "lockTimeout")
+OF_SPARK = ("checkpointlocation", "queryname")
+"""Options of a stream that are Spark's own."""
+OF_STORE = {
+    name.lower(): name
+    for name, (section, _, _) in SETTINGS.items()
+    if section in ("commit_log", "consume_queue", "index") and not name.startswith("maped")
+}
+LOCK_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where a write goes, and how; sent to the tasks."""
+
+    path: Path
+    config: StoreConfig
+    """With every size filled in."""
+    topic: str | None
+    """Of all rows, where they have no column of it (topic)."""
+    fence: Fence | None
+    """Which batch this is, where it must not be written twice (jobId; a stream has its own)."""
+    run: str
+    """This write, among all others."""
+    lock_timeout_s: float
+    """How long another writer of the store is waited for (lockTimeout)."""
+    refused: frozenset[str]
+    """Topics that take no messages."""
+
+
+def plan_write(given: Mapping[str, str], schema: StructType, *, overwrite: bool, stream: bool) -> Target:
+    """Check all that can be before a task runs. A store that does not exist is begun: its tasks stage in its folder."""
+    if overwrite:
+        mode = 'outputMode("complete")' if stream else 'mode("overwrite")'
+        raise InvalidConfig("mode", mode, 'a log is only appended to: use mode("append"), into a new folder if need be')
+    options = _options(given, stream=stream)
+    _require_columns(schema, options.get("topic"))
+    path = Path(options.get("path", ""))
+    if not options.get("path"):
+        raise InvalidConfig("option path", None, 'name the store\'s folder: save("data/store")')
+    settings = {OF_STORE[name]: value for name, value in options.items() if name in OF_STORE}
+    config = StoreConfig.from_properties(settings)
+    lock_timeout_s = _seconds(options["locktimeout"]) if "locktimeout" in options else LOCK_TIMEOUT_S
+    layout = find_store(path.absolute(), read_only=False, create=True)
+    return Target(
+        path=layout.root,
+        config=resolve(layout, config),
+        topic=options.get("topic"),
+        fence=Fence(options["jobid"], 0) if "jobid" in options else None,
+        run=uuid.uuid4().hex,
+        lock_timeout_s=lock_timeout_s,
+        refused=refused_topics(layout),
+    )
+
+
+def refused_topics(layout: Layout) -> frozenset[str]:
+    """Those with batch queues, which are only read here, and the sink's own."""
+    return frozenset(BatchQueues(layout.batch_queues, 0, 0).topics()) | {SINK_TOPIC}
+
+
+def _options(given: Mapping[str, str], *, stream: bool) -> dict[str, str]:
+    known = {name.lower() for name in OPTIONS} | set(OF_STORE)
+    options = {name.lower(): str(text) for name, text in given.items()}
+    for name, text in options.items():
+        if name not in known and not (stream and name in OF_SPARK):
+            allowed = ", ".join((*OPTIONS, *OF_STORE.values()))
+            raise InvalidConfig(f"option {name}", text, f"there is no such option; there are {allowed}")
+    if stream and "jobid" in options:
+        raise InvalidConfig("option jobId", options["jobid"], "a stream's batches have their own: leave it out")
+    if "jobid" in options and not NAME.fullmatch(options["jobid"]):
+        raise InvalidConfig("option jobId", options["jobid"], "1 to 100 ASCII letters, digits and the characters . _ -")
+    if "topic" in options:
+        try:
+            require_topic(options["topic"])
+        except InvalidMessage as error:
+            raise InvalidConfig("option topic", options["topic"], error.expected) from None
+    return options
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d{1,6})\s*(s|m)?", text.strip())
+    if match is None:
+        raise InvalidConfig("option lockTimeout", text, "must be seconds, or like 30s, 5m")
+    return float(match[1]) * (60 if match[2] == "m" else 1)
+
+
+def _require_columns(schema: StructType, topic: str | None) -> None:
+    for field in schema.fields:
+        if field.name not in COLUMNS:
+            chosen = ", ".join(f'"{name}"' for name in COLUMNS)
+            raise InvalidConfig(
+                "column", field.name, f"not one of those that are written; a store's own table: df.select({chosen})"
+            )
+        if not _is_type(field.name, field.dataType):
+            found = f"{field.name} {field.dataType.simpleString()}"
+            raise InvalidConfig("column", found, f"must be {COLUMNS[field.name]}: cast it before the write")
+    missing = {"body", "topic"} - set(schema.names) - ({"topic"} if topic else set())
+    if missing:
+        hint = ", or option topic for all rows" if "topic" in missing else ""
+        raise InvalidConfig("columns", ", ".join(schema.names), f"{' and '.join(sorted(missing))} must be there{hint}")
+    if topic and "topic" in schema.names:
+        raise InvalidConfig("option topic", topic, "there is a column topic too: give one of them")
+
+
+def _is_type(name: str, kind: DataType) -> bool:
+    text = isinstance(kind, StringType)
+    if name == "body":
+        return text or isinstance(kind, BinaryType)
+    if name == "keys":
+        return text or (isinstance(kind, ArrayType) and isinstance(kind.elementType, StringType))
+    if name == "properties":
+        return isinstance(kind, MapType) and all(isinstance(k, StringType) for k in (kind.keyType, kind.valueType))
+    if name == "born_timestamp":
+        return isinstance(kind, TimestampType)
+    return isinstance(kind, IntegerType) if name in ("queue_id", "flag") else text

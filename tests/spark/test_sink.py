@@ -1,0 +1,253 @@
+"""Writing into a store: batches and streams, what is refused before a task runs, and rows that are there once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.types import StructType
+
+from mqlake import CommitLogConfig, Message, MessageStore, check
+from mqlake.errors import InvalidConfig, NotAStore, StoreError
+from mqlake.files.layout import Layout
+from mqlake.files.lock import writer_of
+from mqlake.spark.sink_options import plan_write
+from tests.spark.tables import rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
+
+FILE_SIZE = 262_144
+SMALL = {"mappedFileSizeCommitLog": str(FILE_SIZE), "maxHashSlotNum": "1000", "maxIndexNum": "4000"}
+WRITTEN = ("topic", "body", "tags", "keys", "properties", "queue_id", "flag", "born_timestamp")
+
+
+def messages(spark: SparkSession, count: int, partitions: int = 3) -> DataFrame:
+    return spark.range(0, count, 1, partitions).selectExpr(
+        "concat('topic-', id % 3) topic",
+        "if(id % 5 = 0, null, concat('tag', id % 2)) tags",
+        "if(id % 4 = 0, null, array(concat('key-', id), 'shared')) keys",
+        "map('color', 'rød', 'n', string(id)) properties",
+        "if(id % 7 = 0, int(id % 2), null) queue_id",
+        "int(id) flag",
+        "timestamp_millis(1700000000000 + id) born_timestamp",
+        "cast(concat('body ', id) as binary) body",
+    )
+
+
+def write(df: DataFrame, path: Path, **options: str) -> None:
+    df.write.format("mqlake").options(**SMALL, **options).mode("append").save(str(path))
+
+
+def flags(path: Path) -> list[int]:
+    return sorted(row["flag"] for row in rows_of(path, columns="flag"))
+
+
+def test_rows_come_back_as_they_were_written(spark: SparkSession, tmp_path: Path) -> None:
+    """Into a store that is made by it; consume queues and index are there as well."""
+    path = tmp_path / "store"
+    write(messages(spark, 600), path)
+    found = {row["flag"]: row for row in rows_of(path)}
+    assert sorted(found) == list(range(600))
+    for number in (0, 1, 7, 35, 599):
+        row = found[number]
+        keys = [] if number % 4 == 0 else [f"key-{number}", "shared"]
+        tags = None if number % 5 == 0 else f"tag{number % 2}"
+        assert (row["topic"], row["body"]) == (f"topic-{number % 3}", b"body %d" % number)
+        assert (row["keys"], row["tags"]) == (keys, tags)
+        own = {"color": "rød", "n": str(number)}
+        own |= {"KEYS": " ".join(keys)} if keys else {}
+        assert row["properties"] == own | ({"TAGS": tags} if tags else {})
+        assert row["born_timestamp"].timestamp() == pytest.approx(1_700_000_000 + number / 1000)
+        assert number % 7 or row["queue_id"] == number % 2
+    with MessageStore.open(path, read_only=True) as store:
+        assert [m.body for m in store.find("topic-1", "key-7")] == [b"body 7"]
+        queues = [queue for topic in store.topics() for queue in store.queues(topic)]
+        assert sum(queue.end_offset for queue in queues) == 600
+    assert len(list((path / "commitlog").iterdir())) == 1
+    assert not list((path / "mqlake" / "staging").iterdir())
+    assert check(path).holds
+
+
+def test_a_stores_own_table_is_written_after_the_select_that_the_error_teaches(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write(messages(spark, 50), tmp_path / "one")
+    table = spark.read.format("mqlake").load(str(tmp_path / "one"))
+    with pytest.raises(Exception, match=r"column = 'store'.*df.select\(\"topic\", \"body\"") as refused:
+        write(table, tmp_path / "two")
+    assert 'df.select("topic", "body", "tags", "keys", "properties", "queue_id", "flag", "born_timestamp")' in str(
+        refused.value
+    )
+    write(table.select(*WRITTEN), tmp_path / "two")
+    one, two = rows_of(tmp_path / "one"), rows_of(tmp_path / "two")
+    assert [{name: row[name] for name in WRITTEN} for row in one] == [
+        {name: row[name] for name in WRITTEN} for row in two
+    ]
+
+
+def test_a_job_with_an_id_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
+    for _ in range(2):
+        write(messages(spark, 90), tmp_path, jobId="nightly-2026-01-31")
+    assert flags(tmp_path) == list(range(90))
+    write(messages(spark, 90), tmp_path)
+    assert len(flags(tmp_path)) == 180, "without an id it is another write"
+
+
+def test_the_first_bad_row_is_told_with_its_place_and_nothing_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    write(messages(spark, 10), tmp_path)
+    bad = messages(spark, 100, 1).selectExpr("if(flag = 57, 'no topic', topic) topic", "body")
+    with pytest.raises(Exception, match=r"partition 0, row 57, topic: found 'no topic'; expected only ASCII"):
+        write(bad, tmp_path)
+    assert len(flags(tmp_path)) == 10
+    assert not list((tmp_path / "mqlake" / "staging").iterdir())
+
+
+def test_a_store_that_is_being_written_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, commit_log=CommitLogConfig(file_size_bytes=FILE_SIZE)) as store:
+        store.put(Message("topic-0", b"", flag=1000))
+        with pytest.raises(Exception, match=rf"process {os.getpid()} writes this store"):
+            messages(spark, 10).write.format("mqlake").option("lockTimeout", "1s").mode("append").save(str(tmp_path))
+    assert flags(tmp_path) == [1000]
+
+
+# ---- streams
+
+
+def feed(spark: SparkSession, folder: Path, batches: int, rows: int) -> DataFrame:
+    """A stream of so many batches; row n has the flag n."""
+    if not folder.exists():
+        df = messages(spark, batches * rows, batches)
+        df.write.parquet(str(folder))
+    return spark.readStream.schema(messages(spark, 1).schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def run(source: DataFrame, store: Path, checkpoint: Path) -> Exception | None:
+    """Run the stream to its end; what stopped it before."""
+    query = (
+        source.writeStream.format("mqlake")
+        .options(**SMALL)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start(str(store))
+    )
+    with contextlib.suppress(Exception):
+        query.awaitTermination()
+    return query.exception()
+
+
+def test_a_stream_whose_commits_are_killed_writes_every_row_once(spark: SparkSession, tmp_path: Path) -> None:
+    """kill -9 at random moments of a commit; the stream is started again each time, and replays its batch."""
+    source = feed(spark, tmp_path / "in", batches=4, rows=150)
+    store, draw, kills = tmp_path / "store", random.Random(5), 0
+    stop = threading.Event()
+
+    def kill_some() -> None:
+        nonlocal kills
+        while kills < 3 and not stop.is_set():
+            holder = writer_of(Layout(store).lock)
+            if holder and holder != os.getpid():
+                time.sleep(draw.uniform(0, 0.08))
+                if writer_of(Layout(store).lock) == holder:
+                    os.kill(holder, signal.SIGKILL)
+                    kills += 1
+                    while writer_of(Layout(store).lock) == holder:
+                        time.sleep(0.001)
+            time.sleep(0.001)
+
+    killer = threading.Thread(target=kill_some)
+    killer.start()
+    failures = 0
+    while (failure := run(source, store, tmp_path / "checkpoint")) is not None:
+        failures += 1
+        assert failures < 20, failure
+    stop.set()
+    killer.join()
+    assert kills > 0 and failures > 0
+    assert flags(store) == list(range(600))
+    assert run(source, store, tmp_path / "checkpoint") is None
+    assert len(flags(store)) == 600
+
+
+def test_a_stream_whose_task_fails_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    """A row that cannot be stored stops it; once it can, what was written before is not written again."""
+    source = feed(spark, tmp_path / "in", batches=3, rows=40)
+    failing = source.selectExpr("if(flag = 95, 'no topic', topic) topic", "body", "flag")
+    assert run(failing, tmp_path / "store", tmp_path / "checkpoint") is not None
+    assert 95 not in flags(tmp_path / "store")
+    assert run(source.select("topic", "body", "flag"), tmp_path / "store", tmp_path / "checkpoint") is None
+    assert flags(tmp_path / "store") == list(range(120))
+
+
+# ---- what is refused when the write is planned
+
+
+def planned(path: Path, schema: str, *, overwrite: bool = False, stream: bool = False, **options: Any) -> Any:
+    given = {"path": str(path), **{name.lower(): value for name, value in options.items()}}
+    return plan_write(given, columns(schema), overwrite=overwrite, stream=stream)
+
+
+def columns(schema: str) -> StructType:
+    parsed = StructType.fromDDL(schema)
+    assert isinstance(parsed, StructType)
+    return parsed
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "told"),
+    [
+        ("topic string, body binary, colour string", {}, "column = 'colour'.*topic.*born_timestamp"),
+        ("topic string, body int", {}, "body int.*must be binary or string: cast it"),
+        ("topic string, body string, keys array<int>", {}, "keys array<int>.*array<string> or string"),
+        ("topic string, body string, properties map<string,int>", {}, "must be map<string,string>"),
+        ("topic string, body string, queue_id bigint", {}, "queue_id bigint.*must be int"),
+        ("topic string, body string, born_timestamp bigint", {}, "must be timestamp"),
+        ("topic string", {}, "body must be there"),
+        ("body string", {}, "topic must be there, or option topic"),
+        ("topic string, body string", {"topic": "orders"}, "there is a column topic too"),
+        ("body string", {"topic": "no topic"}, "only ASCII letters"),
+        ("topic string, body string", {"topics": "orders"}, "there is no such option; there are path, topic, jobId"),
+        ("topic string, body string", {"jobId": "../up"}, "jobId = '../up'"),
+        ("topic string, body string", {"lockTimeout": "soon"}, "lockTimeout = 'soon'"),
+        ("topic string, body string", {"mappedFileSizeCommitLog": "12"}, "file_size_bytes = 12"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_by_name(
+    tmp_path: Path, schema: str, options: dict[str, str], told: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=told):
+        planned(tmp_path / "store", schema, **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "store").exists(), "and nothing is made"
+
+
+def test_overwriting_is_refused(tmp_path: Path) -> None:
+    for stream in (False, True):
+        with pytest.raises(InvalidConfig, match="only appended to"):
+            planned(tmp_path / "store", "topic string, body string", overwrite=True, stream=stream)
+    with pytest.raises(InvalidConfig, match="a stream's batches have their own"):
+        planned(tmp_path / "store", "topic string, body string", stream=True, jobId="mine")
+
+
+def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(NotAStore, match="not a store"):
+        planned(tmp_path, "topic string, body string")
+    with pytest.raises(StoreError, match="name the store's folder"):
+        plan_write({}, columns("topic string, body string"), overwrite=False, stream=False)
+
+
+def test_sizes_that_contradict_the_stores_files_are_refused(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, commit_log=CommitLogConfig(file_size_bytes=FILE_SIZE)) as store:
+        store.put(Message("topic-0", b""))
+    with pytest.raises(InvalidConfig, match="have 262144 bytes"):
+        planned(tmp_path, "topic string, body string", mappedFileSizeCommitLog="65536")
+    assert planned(tmp_path, "topic string, body string").config.commit_log.file_size_bytes == FILE_SIZE
