@@ -252,6 +252,15 @@ def spark_rows() -> list[Row]:
         row("spark_full1k", "Spark, all columns to noop, 1 KiB", "2.0 × at most", "full", 896, per_gib=True),
         row("spark_count", "Spark, count with one column", "1.2 s/GiB", "count", 180, per_gib=True),
         row("spark_group", "Spark, group by topic with one column", "1.2 s/GiB", "group", 180, per_gib=True),
+        row(
+            "spark_archive",
+            "archive to Parquet, zstd, 300 B",
+            "4 s/GiB, 3 × write.parquet",
+            "archive",
+            180,
+            per_gib=True,
+        ),
+        row("spark_archive1k", "archive to Parquet, zstd, 1 KiB", "4 s/GiB", "archive", 896, per_gib=True),
         row("spark_topic", "Spark, one topic of 100", "1.5 × its share + 1 s", "topic", 180, per_gib=False),
         row("spark_key", "Spark, one key", "1.5 × its share + 1 s", "key", 180, per_gib=False),
     ]
