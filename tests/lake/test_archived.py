@@ -223,7 +223,7 @@ def by_source(storm: Storm) -> list[int]:
 
 
 def test_log_and_lake_are_exact_while_all_run_and_are_killed(tmp_path: Path) -> None:
-    ride(tmp_path, 1, 4, by_source)
+    ride(tmp_path, 1, 3, by_source)
 
 
 @pytest.mark.long

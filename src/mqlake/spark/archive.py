@@ -7,6 +7,7 @@ that was running: its files are not named by any commit, and the next run writes
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -96,8 +97,9 @@ def prepare(lake: Lake, member: Member) -> Member:
 def plan_splits(lake: Lake, member: Member, split_size: str) -> list[Split]:
     """The part of the log that the lake does not have, in splits that follow each other."""
     options = {"path": str(member.path), "via": "scan", "includeInternal": "true", "startOffset": str(member.start)}
+    options |= {"splitSize": split_size, "minPartitions": str(os.cpu_count() or 1)}  # fewer, larger files
     try:
-        [planned] = plan(parse_options({**options, "splitSize": split_size}))
+        [planned] = plan(parse_options(options))
     except OffsetOutOfRange as error:
         found = f"its log ends at {error.end_offset}, the lake goes up to {member.start}: it was cut back"
         raise WrongLake(lake.root, str(member.path), found, "archive it into a new lake") from None
