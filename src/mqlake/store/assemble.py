@@ -27,6 +27,8 @@ from mqlake.logs.key_index import KEY
 from mqlake.logs.queue_folder import is_regular, read_folder
 from mqlake.store.harvest import ENTRIES, KEYS, StagedRun
 
+BATCH_ENTRIES = 200_000
+"""About so many entries are written in one go."""
 SYNCERS = 8
 """Threads that sync a task's queues: the disk takes many small files at once as quickly as one."""
 
@@ -105,18 +107,20 @@ def _build_queue(site: Site, work: QueueWork, staged: _Staged) -> tuple[ConsumeQ
     place = Path(work.topic, str(work.queue_id))
     shutil.rmtree(site.queues / place, ignore_errors=True)  # what an earlier try left
     queue = ConsumeQueue(site.queues / place, site.queue_file_size, writable=True)
-    queue.load(site.log_first, _take_over(site, site.old_queues / place, site.queues / place))
+    if site.log_first > 0 or not work.runs or work.runs[0].first > 0:  # else nothing was before these
+        queue.load(site.log_first, _take_over(site, site.old_queues / place, site.queues / place))
     refused = 0
     for runs in _joined(work.runs):
-        # One run at a time, unless numbers come again: then dispatch looks at all that it writes over.
-        for part in [runs] if runs[0].first < queue.end else [[run] for run in runs]:
-            if not queue.write(part[0].first, b"".join(staged.entries(run) for run in part)):
+        again = runs[0].first < queue.end  # numbers that come again: dispatch looks at all that it writes over
+        for part in [runs] if again else _batches(runs):
+            if not queue.write(part[0].first, b"".join(map(staged.entries, part))):
                 refused += sum(run.entry_count for run in part)
     queue.fill_to(work.end)
     return queue, BuiltQueue(work.topic, work.queue_id, queue.end, refused)
 
 
 def _joined(runs: list[StagedRun]) -> Iterator[list[StagedRun]]:
+    """Runs whose numbers follow one another, together."""
     joined: list[StagedRun] = []
     for run in runs:
         if joined and run.first != joined[-1].first + joined[-1].entry_count:
@@ -125,6 +129,20 @@ def _joined(runs: list[StagedRun]) -> Iterator[list[StagedRun]]:
         joined.append(run)
     if joined:
         yield joined
+
+
+def _batches(runs: list[StagedRun]) -> Iterator[list[StagedRun]]:
+    """The same in parts that are written at once."""
+    batch: list[StagedRun] = []
+    count = 0
+    for run in runs:
+        batch.append(run)
+        count += run.entry_count
+        if count >= BATCH_ENTRIES:
+            yield batch
+            batch, count = [], 0
+    if batch:
+        yield batch
 
 
 def _take_over(site: Site, old: Path, new: Path) -> int:

@@ -11,8 +11,9 @@ A piece names its places in two files of its part, which a second try writes aga
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from mqlake.codec.queue_entry import ENTRY_SIZE
 from mqlake.errors import ChangedUnderRead
@@ -24,9 +25,10 @@ from mqlake.kernel.types import BLANK, REACHED_END, REASONS
 from mqlake.logs.damage import boundary_behind, next_record
 from mqlake.logs.key_index import KEY
 from mqlake.logs.scars import Scars
-from mqlake.store.dispatch import MAX_STRETCH_BYTES
 
 ENTRIES, KEYS = ".entries", ".keys"
+PIECE_BYTES = 16 << 20
+"""Log bytes of one walk: what it finds stays in the processor's caches, and in memory that is used again."""
 
 
 class Part(NamedTuple):
@@ -110,7 +112,7 @@ def open_log_file(part: Part) -> MappedFile:
 
 def _pieces(stage: _Stage, part: Part, file: MappedFile, position: int) -> Iterator[Piece]:
     while position < part.high:
-        size = min(part.high - position, MAX_STRETCH_BYTES)
+        size = min(part.high - position, PIECE_BYTES)
         piece = stage.put(file, position, part.limit, size)
         yield piece
         position = piece.end - part.start
@@ -126,7 +128,7 @@ class _Stage:
     def __init__(self, staging: Staging, name: str) -> None:
         self._staging = staging
         self._name = name
-        self._files: dict[str, BinaryIO] = {}
+        self._files: dict[str, FileIO] = {}
 
     def __enter__(self) -> _Stage:
         return self
@@ -141,10 +143,11 @@ class _Stage:
         at, why, runs, keys, count, last_record, last_timestamp = dispatch_records(
             file.pages, position, limit, file.start, size, how.delays_ms, how.index_keys, how.index_tags
         )
-        staged = [
-            StagedRun(topic, queue_id, first, len(entries) // ENTRY_SIZE, self._name, self._write(ENTRIES, entries))
-            for topic, queue_id, first, entries in runs
-        ]
+        place = self._write(ENTRIES, b"".join(entries for _, _, _, entries in runs))
+        staged = []
+        for topic, queue_id, first, entries in runs:
+            staged.append(StagedRun(topic, queue_id, first, len(entries) // ENTRY_SIZE, self._name, place))
+            place += len(entries)
         key_place, key_count = self._write(KEYS, keys), len(keys) // KEY.size
         ends = file.start + position, file.start + at
         return Piece(*ends, why, self._name, staged, key_place, key_count, count, last_record, last_timestamp)
@@ -156,9 +159,11 @@ class _Stage:
         file = self._files.get(kind)
         if file is None:
             path = Path(self._staging.directory, self._name + kind)
-            file = self._files[kind] = path.open("wb", buffering=1 << 20)
+            file = self._files[kind] = path.open("wb", buffering=0)
         place = file.tell()
-        file.write(data)
+        left = memoryview(data)
+        while left:
+            left = left[file.write(left) :]
         return place
 
 

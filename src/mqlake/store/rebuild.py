@@ -160,7 +160,8 @@ class Rebuild:
         """Queues that the log names, those that are there, and those that the checkpoint knows."""
         checkpoint = self._checkpoint
         ends = checkpoint.queue_ends if checkpoint is not None and self._end >= checkpoint.dispatched else {}
-        here = {(topic, i) for topic in self._store.queues.topics() for i in self._store.queues.queue_ids(topic)}
+        folders = (path for path in self._layout.consume_queues.glob("*/*") if path.name.isdigit() and path.is_dir())
+        here = {(path.parent.name, int(path.name)) for path in folders}
         known = {(topic, i) for topic, of in ends.items() for i in of}
         return [
             QueueWork(topic, i, runs.get((topic, i), []), ends.get(topic, {}).get(i, 0))
