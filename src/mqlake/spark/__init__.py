@@ -17,7 +17,8 @@ except ImportError:
     raise MissingExtra("mqlake.spark", "spark") from None
 
 from mqlake.spark.predicate import read
+from mqlake.spark.rebuild import rebuild
 from mqlake.spark.session import session
 from mqlake.spark.source import MqlakeSource, explain
 
-__all__ = ["MqlakeSource", "explain", "read", "session"]
+__all__ = ["MqlakeSource", "explain", "read", "rebuild", "session"]
