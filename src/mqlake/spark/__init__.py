@@ -16,9 +16,11 @@ try:
 except ImportError:
     raise MissingExtra("mqlake.spark", "spark") from None
 
+from mqlake.spark.audit import audit
+from mqlake.spark.check_split import check_split
 from mqlake.spark.predicate import read
 from mqlake.spark.rebuild import rebuild
 from mqlake.spark.session import session
 from mqlake.spark.source import MqlakeSource, explain
 
-__all__ = ["MqlakeSource", "explain", "read", "rebuild", "session"]
+__all__ = ["MqlakeSource", "audit", "check_split", "explain", "read", "rebuild", "session"]
