@@ -22,5 +22,5 @@ include "columns_fill.pxi"  # and fill
 include "queue.pxi"       # consume-queue entries: how many hold, the records they point at
 include "index.pxi"       # the hash index: put and look up
 include "lookup.pxi"      # a key -> its messages
-include "verify.pxi"      # whether an index file holds
+include "verify.pxi"      # whether the log and an index file hold
 include "memory.pxi"      # warm-up and locking of mapped pages

@@ -17,7 +17,7 @@ from mqlake.kernel.reference.memory import lock_memory, populate, unlock_memory
 from mqlake.kernel.reference.message import Message, PutReceipt, StoredRecord
 from mqlake.kernel.reference.queue import count_valid_entries, read_records, seek_timestamp
 from mqlake.kernel.reference.record import check_record, decode_properties, walk_records
-from mqlake.kernel.reference.verify import check_index, match_index_keys
+from mqlake.kernel.reference.verify import check_index, first_index_entry, match_index_keys, survey_records
 
 __all__ = [
     "Appender",
@@ -36,6 +36,7 @@ __all__ = [
     "find_index_key",
     "find_messages",
     "find_record",
+    "first_index_entry",
     "index_entries_hold",
     "java_hash",
     "link_index_entries",
@@ -47,6 +48,7 @@ __all__ = [
     "read_records",
     "scan_columns",
     "seek_timestamp",
+    "survey_records",
     "unlock_memory",
     "walk_records",
 ]
