@@ -65,6 +65,8 @@ def test_spark_needs_the_reading_side_of_the_store_and_its_batches_only() -> Non
     reading = {"mqlake.store.follower", "mqlake.store.opening", "mqlake.store.scan"}
     reading |= {"mqlake.store.consumer_offsets", "mqlake.store.gates"}
     reading |= {"mqlake.store.pack", "mqlake.store.staging", "mqlake.store.batches"}
+    reading |= {f"mqlake.store.{part}" for part in ("harvest", "assemble", "rebuild")}  # derived files, from the log
+    reading |= {f"mqlake.store.{part}" for part in ("check", "piece", "log_map", "findings", "survey")}
     for path in (PACKAGE / "spark").rglob("*.py"):
         for name in imports_of(path):
             if name.startswith("mqlake.store."):

@@ -142,6 +142,14 @@ def test_walk_records_agrees(log: tuple[bytes, int], check_crc: bool, data: Any)
     )
 
 
+@given(log=any_logs(), max_bytes=st.sampled_from([0, 1, 150, 1 << 20, (1 << 63) - 1]), data=st.data())
+def test_survey_records_agrees(log: tuple[bytes, int], max_bytes: int, data: Any) -> None:
+    content, log_start = log
+    position = data.draw(st.integers(0, len(content)) | st.just(0))
+    end = data.draw(st.integers(0, len(content)) | st.just(len(content)))
+    require_agreement("survey_records", pages(content), position, end, log_start, max_bytes)
+
+
 @given(
     log=any_logs(),
     max_bytes=st.sampled_from([0, 1, 150, 1 << 20, (1 << 63) - 1]),

@@ -1,4 +1,4 @@
-"""Whether an index holds: the compiled kernel finds the faults that its plain twin finds."""
+"""Whether log and index hold: the compiled kernel finds the faults that its plain twin finds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from mqlake.kernel import reference
 from mqlake.kernel.reference.index import KEY
+from tests.kernel.records import Parts, stretch_of
 from tests.kernel.twins import require_agreement
 
 SLOTS, ENTRIES = 7, 60
@@ -30,6 +31,10 @@ def test_compiled_checks_of_an_index_agree_with_the_reference(seed: int) -> None
     compared = require_agreement("match_index_keys", bytes(index), SLOTS, ENTRIES, 1, next_entry, keys, 0)[1]
     assert compared == (next_entry, len(keys) // 20, 0, [], 0, [], [])
 
+    for offset in (0, 1, 100, 1250, 10_000):
+        entry = require_agreement("first_index_entry", bytes(index), SLOTS, ENTRIES, next_entry, offset)[1]
+        assert entry == min(next_entry, 1 + 2 * -(-offset // 100))
+
     place = 40 + draw.randrange(4 * SLOTS + 20 * next_entry)
     index[place] ^= 1 << draw.randrange(8)
     cut = 20 * draw.randrange(len(keys) // 20 + 1)
@@ -51,3 +56,23 @@ def test_one_lost_key_and_one_foreign_entry_are_told_by_number() -> None:
 def test_numbers_that_an_index_cannot_have_are_refused_alike(arguments: tuple[int, int, int]) -> None:
     index = bytes(40 + 4 * SLOTS + 20 * ENTRIES)
     assert require_agreement("check_index", index, *arguments, False)[0] == "ValueError"
+    assert require_agreement("first_index_entry", index, *arguments[:2], 0, 0)[0] == "ValueError"
+
+
+def test_a_survey_tells_times_that_step_back_hosts_without_a_port_and_where_it_stopped() -> None:
+    plain = Parts(b"orders", b"body", b"")
+    hosts = bytes([10, 0, 0, 1, 0, 1, 0, 0]), bytes(16) + b"\xff\xff\xff\xff"
+    parts = [
+        plain,
+        plain._replace(born_host=hosts[0]),
+        plain._replace(store_host=hosts[1], timestamp=plain.timestamp - 9),
+    ]
+    log = bytearray(stretch_of([*parts, plain], 100))
+    size = len(plain.record(0))
+    newest = plain.timestamp + 1
+    told = [(size, 0), (2 * size, 1)]
+    everything = require_agreement("survey_records", bytes(log), 0, len(log), 100, 1 << 30)[1]
+    assert everything == (len(log), 1, 4, newest, newest, False, told)
+    assert require_agreement("survey_records", bytes(log), 0, len(log), 100, size + 1)[1][:3] == (2 * size, 1, 2)
+    log[-11] ^= 1  # in the last body
+    assert require_agreement("survey_records", bytes(log), 0, len(log), 100, 1 << 30)[1][:3] == (len(log) - size, -6, 3)

@@ -68,6 +68,8 @@ COMMANDS: dict[str, dict[str, Entry]] = {
     "Keep": {
         "retain": Entry("retain", "Delete the oldest files of the log, by age, size or offset."),
         "check": Entry("check", "Show every broken promise of a store; nothing is written."),
+        "audit": Entry("audit", "Show every broken promise of one store or a fleet, on Spark."),
+        "rebuild": Entry("rebuild", "Build queues and index anew from the log, on Spark."),
         "repair": Entry("repair", "Make a broken store whole again, in place or as a copy."),
     },
     "Lake": {

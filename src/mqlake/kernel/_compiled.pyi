@@ -1,7 +1,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from mqlake.kernel.types import Dispatched, LogFile, Readable, Scanned, Writable
+from mqlake.kernel.types import Dispatched, LogFile, Readable, Scanned, Surveyed, Writable
 
 class Message:
     topic: str
@@ -266,9 +266,11 @@ def find_messages(
     file_at: Callable[[int], LogFile | None],
     kind: type[Kind],
 ) -> list[Kind]: ...
+def survey_records(log: Readable, position: int, end: int, log_start: int, max_bytes: int) -> Surveyed: ...
 def check_index(
     index: Readable, slot_count: int, entry_count: int, next_entry: int, live: bool
 ) -> tuple[list[tuple[int, int, int, int]], int]: ...
+def first_index_entry(index: Readable, slot_count: int, entry_count: int, next_entry: int, offset: int) -> int: ...
 def match_index_keys(
     index: Readable, slot_count: int, entry_count: int, entry: int, next_entry: int, keys: Readable, first: int
 ) -> tuple[int, int, int, list[int], int, list[int], list[int]]: ...

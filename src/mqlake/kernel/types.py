@@ -76,6 +76,10 @@ Run = tuple[str, int, int, bytes]
 Dispatched = tuple[int, int, list[Run], bytes, int, int, int]
 """Position reached, why it stopped, runs, index keys, number of records, offset and store time of the last."""
 
+Surveyed = tuple[int, int, int, int, int, bool, list[tuple[int, int]]]
+"""Position reached, why it stopped, number of records, store time of the first and the newest, whether times rise, and
+hosts without a port, as position of the record and 0 (born) or 1 (stored)."""
+
 COLUMN_NAMES = (
     "topic",
     "queue_id",

@@ -1,8 +1,60 @@
-# Whether an index file holds: its chains, and its entries against the keys of the log.
+# Whether the log holds, and an index file: its chains, and its entries against the keys of the log.
 
 cdef enum:
     MAX_TOLD = 64               # so many faults are told by place, the rest only counted
     LOOK_AHEAD = 64             # how far the two sides are searched for a place where they agree again
+
+
+def survey_records(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, Py_ssize_t max_bytes):
+    """Step over the records in [position, end) of a log file as far as they hold, CRC included, or behind `max_bytes`.
+
+    Returns where it stopped, why (1 = `end` or `max_bytes`, 0 = marker, negative = code of `check_record`), the number
+    of records, the store time of the first and the newest, whether times rise, and hosts without a port, as (position
+    of the record, 0 for where it was born or 1 for where it is stored).
+    """
+    cdef Py_buffer view
+    cdef Record record
+    cdef const uint8_t* p
+    cdef int64_t result = REACHED_END
+    cdef int64_t count = 0, first = 0, newest = 0, last = 0
+    cdef bint rises = True
+    cdef int bad
+    cdef Py_ssize_t stop
+    cdef list ports = []
+    PyObject_GetBuffer(log, &view, PyBUF_SIMPLE)
+    try:
+        if position < 0 or end > view.len or position > end:
+            raise ValueError(f"[{position}, {end}) is not inside of {view.len} bytes")
+        stop = position + min(end - position, max_bytes)
+        with nogil:
+            while position < stop:
+                p = <const uint8_t*> view.buf + position
+                result = parse(p, end - position, log_start + position, True, &record)
+                if result <= 0:
+                    break
+                if count == 0:
+                    first = newest = record.store_timestamp
+                elif record.store_timestamp < last:
+                    rises = False
+                last = record.store_timestamp
+                newest = max(newest, last)
+                bad = bad_ports(p, &record)
+                if bad:
+                    with gil:
+                        ports += [(position, host) for host in range(2) if bad & (1 << host)]
+                position += result
+                count += 1
+                result = REACHED_END
+    finally:
+        PyBuffer_Release(&view)
+    return position, result, count, first, newest, rises, ports
+
+
+cdef inline int bad_ports(const uint8_t* p, Record* r) noexcept nogil:
+    """Which hosts of a record have a port that is none: 1 where it was born, 2 where it is stored. The last 4 bytes."""
+    cdef int32_t born = get32(p + r.store_host_at - 12)
+    cdef int32_t stored = get32(p + r.body_at - 20)
+    return (1 if born < 0 or born > 0xFFFF else 0) | (2 if stored < 0 or stored > 0xFFFF else 0)
 
 
 def check_index(index, int32_t slot_count, int32_t entry_count, int32_t next_entry, bint live):
@@ -41,6 +93,26 @@ def check_index(index, int32_t slot_count, int32_t entry_count, int32_t next_ent
         free(heads)
         PyBuffer_Release(&view)
     return faults, used
+
+
+def first_index_entry(index, int32_t slot_count, int32_t entry_count, int32_t next_entry, int64_t offset):
+    """The number of the first entry before `next_entry` that names an offset or a later one; `next_entry` without."""
+    cdef Py_buffer view
+    cdef const uint8_t* entry
+    cdef int32_t number = 1
+    PyObject_GetBuffer(index, &view, PyBUF_SIMPLE)
+    try:
+        require_index_geometry(view.len, slot_count, entry_count)
+        if next_entry < 1 or next_entry > entry_count:
+            raise ValueError(f"{next_entry} is no number of an entry")
+        entry = <const uint8_t*> view.buf + INDEX_HEADER_SIZE + 4 * <int64_t> slot_count + INDEX_ENTRY_SIZE
+        with nogil:
+            while number < next_entry and get64(entry + 4) < offset:
+                number += 1
+                entry += INDEX_ENTRY_SIZE
+    finally:
+        PyBuffer_Release(&view)
+    return number
 
 
 def match_index_keys(index, int32_t slot_count, int32_t entry_count, int32_t entry, int32_t next_entry, keys,

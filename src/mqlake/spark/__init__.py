@@ -17,8 +17,11 @@ except ImportError:
     raise MissingExtra("mqlake.spark", "spark") from None
 
 from mqlake.spark.archive import archive
+from mqlake.spark.audit import audit
+from mqlake.spark.check_split import check_split
 from mqlake.spark.compact import compact
 from mqlake.spark.predicate import read
+from mqlake.spark.rebuild import rebuild
 from mqlake.spark.report_job import report
 from mqlake.spark.session import session
 from mqlake.spark.source import MqlakeSource, explain
@@ -32,10 +35,13 @@ __all__ = [
     "Stats",
     "Views",
     "archive",
+    "audit",
+    "check_split",
     "compact",
     "explain",
     "lag",
     "read",
+    "rebuild",
     "report",
     "session",
     "stats",

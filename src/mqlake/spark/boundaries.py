@@ -14,12 +14,11 @@ from mqlake.files.mapped_file import MappedFile
 from mqlake.kernel import check_record, find_record, walk_records
 from mqlake.kernel.types import BLANK
 from mqlake.logs.commit_log import CommitLog
+from mqlake.logs.damage import APPROACH, boundary_behind
 from mqlake.logs.stretch import Stretch
 from mqlake.message import StoredMessage
 from mqlake.store.scan import BATCH_BYTES, Scan
 
-APPROACH = 1 << 20
-"""How far ahead of a wanted boundary the walk to it begins."""
 GRAIN = 1 << 20
 """A time is searched for down to this many bytes; rows at the edges are filtered."""
 
@@ -41,27 +40,13 @@ class Boundaries:
         while offset < self.end:
             file = self._file(offset)
             limit = min(file.end, self.end) - file.start
-            position = self._walk_to(file, offset - file.start, limit)
+            position = boundary_behind(file, offset - file.start, limit)
             if position < limit:
                 return file.start + position
             offset = file.end  # a file begins with a record
             if offset < self.end:
                 return offset
         return self.end
-
-    def _walk_to(self, file: MappedFile, target: int, limit: int) -> int:
-        """The first boundary at or behind `target` in a file, `limit` where there is none."""
-        at = target - APPROACH
-        at = 0 if at <= 0 else find_record(file.pages, at, limit, file.start)
-        while at < limit:
-            at = walk_records(file.pages, at, max(at, target), file.start, False)[0]
-            size = check_record(file.pages, at, limit, file.start + at, False)
-            if size == BLANK:
-                break
-            if size > 0 and at >= target:
-                return at
-            at = at + size if size > 0 else find_record(file.pages, at + 1, limit, file.start)
-        return limit
 
     def at_or_before(self, offset: int, start: int) -> int:
         """The last record boundary in [start, offset], of which `start` is one."""
@@ -71,7 +56,7 @@ class Boundaries:
         limit, target = min(file.end, self.end) - file.start, offset - file.start
         at = max(start - file.start, 0)
         if target - APPROACH > at:
-            near = self._walk_to(file, target - APPROACH, limit)
+            near = boundary_behind(file, target - APPROACH, limit)
             at = near if near <= target else at
         while True:
             at, why, *_ = walk_records(file.pages, at, target, file.start, False)

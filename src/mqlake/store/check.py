@@ -1,15 +1,15 @@
 """Walks a store and reports every broken promise; never writes a byte.
 
 Nothing is opened as a store: a folder that `MessageStore.open` refuses is looked at all the same. A live store is
-looked at up to what its writer has dispatched, so that what is being written is no finding. The log goes through the
-kernel twice: once for its own sake (`log_map`), once to derive what queues and index must hold.
+looked at up to what its writer has dispatched, so that what is being written is no finding. The log is gone through
+piece by piece (`piece`), which others may have looked at before: then only what they found is put together here.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,17 +19,17 @@ from mqlake.config import DEFAULT_LOG_FILE_SIZE, DEFAULT_QUEUE_FILE_SIZE, StoreC
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import MappedFile
 from mqlake.files.names import file_name
-from mqlake.kernel import count_valid_entries, dispatch_records
-from mqlake.kernel.types import BAD_CRC, BAD_LENGTHS, BAD_MAGIC, BAD_OFFSET, BAD_SIZE, NOTHING, REASONS, Dispatched
+from mqlake.kernel import count_valid_entries
+from mqlake.kernel.types import BAD_CRC, BAD_LENGTHS, BAD_MAGIC, BAD_OFFSET, BAD_SIZE, NOTHING, REASONS
 from mqlake.store.check_files import broken_json, look_at_batch_queues, look_at_small_files
-from mqlake.store.check_index import IndexCheck
+from mqlake.store.check_index import Chains, ChainWork, IndexCheck
 from mqlake.store.check_queues import QueueCheck
 from mqlake.store.findings import Finding, Findings, Severity
 from mqlake.store.log_map import BROKEN_MARKER, MISSING, LogMap, read_ends
 from mqlake.store.opening import QUEUE_SIZE, find_store, read_notes
+from mqlake.store.piece import GRID, How, Looker, Part, Piece
 from mqlake.store.survey import likely_file_size, look, open_file, place
 
-CHUNK = 16 << 20
 MIN_LOG_FILE_SIZE = 4096
 """No store has smaller files: a shorter one is a remainder that tells nothing."""
 CODES = {
@@ -71,14 +71,20 @@ def check(
 ) -> CheckReport:
     """Look at a store, live or not, whole or broken; NotAStore where there is none."""
     layout = find_store(path, read_only=True, create=False)
-    return Examination(layout, config or StoreConfig(), progress).report()
+    return Examination(layout, config or StoreConfig(), progress).walk().report()
 
 
 class Examination:
-    """One walk over everything. What `repair` needs to know beyond the findings is kept."""
+    """One walk over everything, once `walk` is called. What `repair` needs to know beyond the findings is kept."""
 
     def __init__(
-        self, layout: Layout, config: StoreConfig, progress: Progress | None = None, *, locked_here: bool = False
+        self,
+        layout: Layout,
+        config: StoreConfig,
+        progress: Progress | None = None,
+        *,
+        locked_here: bool = False,
+        grid: int = GRID,
     ) -> None:
         """`locked_here`: the caller holds the lock, and nobody writes."""
         began = time.monotonic()
@@ -86,26 +92,32 @@ class Examination:
         self.config = config
         self.findings = Findings(layout.root)
         self._progress = progress
+        self._grid = grid
         self._done = 0
         self.found = look(layout.commit_log)
         likely = likely_file_size(self.found, look(layout.spare)) or 0
         likely = likely if likely >= MIN_LOG_FILE_SIZE else DEFAULT_LOG_FILE_SIZE
         self.file_size = config.commit_log.file_size_bytes or likely
         self.queue_size = config.consume_queue.file_size_bytes or self._likely_queue_size()
-        self._total = 2 * sum(file.size for file in self.found)
         ends = read_ends(layout, locked_here=locked_here)
         if ends.live and ends.limit is None:
             ends = ends._replace(limit=self._newest_named(), watermark=0)
         self.placement = place(self.found, self.file_size)
-        self.log = LogMap(self.placement, self.file_size, ends, self._advance)
+        self.log = LogMap(self.placement, self.file_size, ends)
+        self._total = self.size
         self.queues = QueueCheck(layout, self.queue_size, self.log, self.findings)
-        self._look_at_log_files()
-        self._look_at_log()
-        self._look_at_derived()
-        look_at_batch_queues(layout, self.log, self.findings)
-        look_at_small_files(layout, self.log, self.findings)
-        self.broken_json = broken_json(layout, self.findings)
+        self.index: IndexCheck | None = None
+        if config.index.enabled:
+            self.index = IndexCheck(layout, *self._numbers, self.log, self.findings)
+        self.how = self._how()
+        self._looker = Looker(self.how, self.index.files if self.index is not None else None)
+        self.broken_json: list[Path] = []
         self._took_ms = round((time.monotonic() - began) * 1000)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the log's files, up to where they are looked at."""
+        return sum(self.log.limit_in(file) for file in self.log.files.values())
 
     def report(self) -> CheckReport:
         log, rows = self.log, tuple(self.findings.rows())
@@ -159,30 +171,6 @@ class Examination:
             if start >= self.log.end > 0 and start > self.log.first and not any(file.data_ranges(0)):
                 add("file-ahead", file.path, None, "a file made ahead", "that, or none")
 
-    def _look_at_log(self) -> None:
-        add = self.findings.add
-        log = self.log
-        for gap in log.gaps:
-            file = self.layout.commit_log / file_name(gap.start - gap.start % self.file_size)
-            at = gap.start % self.file_size
-            if gap.reason == MISSING:
-                add("file-missing", file, gap.start, "no file", f"the log from {gap.start} to {gap.end}")
-            else:
-                why = "a broken end-of-file marker" if gap.reason == BROKEN_MARKER else REASONS[gap.reason]
-                path = log.file_of(gap.start) or file
-                add(CODES[gap.reason], path, at, f"{why} ({gap.end - gap.start} bytes)", "a whole record")
-        for offset, told in log.markers:
-            path = log.files[offset - offset % self.file_size].path
-            add("marker", path, offset % self.file_size, f"{told} bytes", f"{-offset % self.file_size} bytes")
-        for port in log.bad_ports:
-            path = log.files[port.record - port.record % self.file_size].path
-            add("record-host", path, port.record % self.file_size, port.host, "a port from 0 to 65535")
-        for offset in log.steps_back:
-            path = log.files[offset - offset % self.file_size].path
-            add("time-order", path, offset % self.file_size, "a store time before the one before it", "rising times")
-        if not log.ends.live:
-            self._look_at_tail()
-
     def _look_at_tail(self) -> None:
         log = self.log
         named = self._newest_named()
@@ -200,33 +188,96 @@ class Examination:
             what = "tail-dirty" if stopped_cleanly else "torn-tail"
             self.findings.add(what, file, at, "bytes that are no whole record", "zeroes behind the end")
 
-    # ---- queues and index
+    # ---- log, queues and index, piece by piece
 
-    def _look_at_derived(self) -> None:
-        index = self._index_check()
-        for file, position, end in self.log.stretches():
-            while position < end:
-                before = position
-                dispatched = self._dispatch(file, position, end, tags=True)
-                position = dispatched[0]
-                self.queues.take(dispatched[2])
-                if index is not None:
-                    keys = dispatched[3]
-                    if index.misses(keys):  # without tags, as old releases write it?
-                        plain = self._dispatch(file, before, end, tags=False)[3]
-                        keys = keys if index.misses(plain) else plain
-                    index.take(keys)
-                self._advance(position - before)
-        self.queues.finish()
-        if index is not None:
-            index.finish()
-
-    def _index_check(self) -> IndexCheck | None:
+    @property
+    def _numbers(self) -> tuple[int, int]:
         notes, numbers = read_notes(self.layout), self.config.index
         slots = numbers.slot_count or notes.get("maxHashSlotNum") or DEFAULT_SLOTS
-        entries = numbers.entry_count or notes.get("maxIndexNum") or DEFAULT_ENTRIES
-        return IndexCheck(self.layout, slots, entries, self.log, self.findings) if numbers.enabled else None
+        return slots, numbers.entry_count or notes.get("maxIndexNum") or DEFAULT_ENTRIES
 
-    def _dispatch(self, file: MappedFile, position: int, end: int, *, tags: bool) -> Dispatched:
-        delays, index_keys = self.config.delays_ms, self.config.index.enabled
-        return dispatch_records(file.pages, position, end, file.start, CHUNK, delays, index_keys, tags)
+    def _how(self) -> How:
+        index = None
+        if self.index is not None:
+            index = tuple((str(file.path), next_entry) for file, next_entry in self.index.files.files)
+        batch_topics = frozenset(path.name for path in self.layout.batch_queues.glob("*") if path.is_dir())
+        return How(
+            str(self.layout.root),
+            self._grid,
+            self.queue_size,
+            self.config.delays_ms,
+            batch_topics,
+            *self._numbers,
+            index,
+        )
+
+    def parts(self, size: int) -> list[Part]:
+        """The log in parts of about `size` bytes, between lines of the grid, for others to look at."""
+        size = max(1, size // self._grid) * self._grid
+        found = []
+        for start, file in sorted(self.log.files.items()):
+            limit = self.log.limit_in(file)
+            data_end = min(limit, max((stop for _, stop in file.data_ranges(0)), default=0))
+            for low in range(0, data_end, size):
+                found.append(Part(str(file.path), start, low, min(low + size, data_end), data_end, limit))
+        return found
+
+    def chain_works(self) -> list[ChainWork]:
+        """The index files, for others to look at their chains."""
+        files = self.index.files.files if self.index is not None else []
+        live = self.log.ends.live
+        return [ChainWork(str(file.path), *self._numbers, next_entry, live) for file, next_entry in files]
+
+    def walk(self, known: Iterable[Piece] = (), chains: Mapping[str, Chains] | None = None) -> Examination:
+        """Go through everything; `known` pieces, and chains of index files by path, were looked at before."""
+        began = time.monotonic()
+        self._known = {piece.start: piece for piece in known}
+        self.log.walk(self._look)
+        self._look_at_log_files()
+        look_at_log(self.layout, self.log, self.findings)
+        if not self.log.ends.live:
+            self._look_at_tail()
+        self.queues.finish()
+        if self.index is not None:
+            self.index.finish(chains or {})
+        look_at_batch_queues(self.layout, self.log, self.findings)
+        look_at_small_files(self.layout, self.log, self.findings)
+        self.broken_json = broken_json(self.layout, self.findings)
+        self._took_ms += round((time.monotonic() - began) * 1000)
+        return self
+
+    def _look(self, file: MappedFile, position: int, end: int) -> Piece:
+        place = self.index.place if self.index is not None else (0, 1)
+        piece = self._known.pop(file.start + position, None)
+        if piece is None:
+            piece = self._looker.look(file, position, end, place)
+        self.queues.take(piece)
+        if self.index is not None:
+            matched = piece.matched
+            if matched.began != place:  # whoever looked did not know what came before
+                matched = self._looker.match(file, position, piece.end - file.start, place)
+            self.index.take(matched)
+        self._advance(piece.end - piece.start)
+        return piece
+
+
+def look_at_log(layout: Layout, log: LogMap, findings: Findings) -> None:
+    """What is wrong with the log itself."""
+    size = log.file_size
+    for gap in log.gaps:
+        file = layout.commit_log / file_name(gap.start - gap.start % size)
+        if gap.reason == MISSING:
+            findings.add("file-missing", file, gap.start, "no file", f"the log from {gap.start} to {gap.end}")
+        else:
+            why = "a broken end-of-file marker" if gap.reason == BROKEN_MARKER else REASONS[gap.reason]
+            told = f"{why} ({gap.end - gap.start} bytes)"
+            findings.add(CODES[gap.reason], log.file_of(gap.start) or file, gap.start % size, told, "a whole record")
+    for offset, told_size in log.markers:
+        path = log.files[offset - offset % size].path
+        findings.add("marker", path, offset % size, f"{told_size} bytes", f"{-offset % size} bytes")
+    for port in log.bad_ports:
+        path = log.files[port.record - port.record % size].path
+        findings.add("record-host", path, port.record % size, port.host, "a port from 0 to 65535")
+    for offset in log.steps_back:
+        path = log.files[offset - offset % size].path
+        findings.add("time-order", path, offset % size, "a store time before the one before it", "rising times")

@@ -7,22 +7,40 @@ RocketMQ and break no promise of theirs: old releases index no tags, a crash cos
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
 from mqlake.codec.index_entry import HEADER_SIZE, IndexHeader, index_file_size
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import MappedFile
-from mqlake.kernel import check_index, dispatch_records, match_index_keys
+from mqlake.kernel import check_index, dispatch_records
 from mqlake.logs.key_index import KEY
 from mqlake.store.findings import Findings
+from mqlake.store.index_match import ENTRY_SIZE, IndexFiles, Matched, Place
 from mqlake.store.log_map import LogMap
 from mqlake.store.survey import look, open_file
 
-ENTRY_SIZE = 20
+Chains = tuple[list[tuple[int, int, int, int]], int]
+"""Faults of a file's chains, and how many slots are used, as the kernel's `check_index` tells them."""
+
+
+class ChainWork(NamedTuple):
+    """An index file whose chains are to be looked at."""
+
+    path: str
+    slot_count: int
+    entry_count: int
+    next_entry: int
+    live: bool
+
+
 MAX_LOOKS = 1000
 """Entries without a key of the right place that are looked at one by one."""
 
 
 class IndexCheck:
-    """Takes the log's keys in order; `finish` says what the index has in excess."""
+    """Takes the log's pieces in order; `finish` says what the index has in excess."""
 
     def __init__(self, layout: Layout, slots: int, entries: int, log: LogMap, findings: Findings) -> None:
         self._slots, self._entries = slots, entries
@@ -30,19 +48,19 @@ class IndexCheck:
         self._findings = findings
         self._layout = layout
         self._ours = layout.settings.exists()
-        self._files: list[tuple[MappedFile, int]] = []
-        self._number = 0
-        self._entry = 1
+        self._headers: list[IndexHeader] = []
+        self.files = IndexFiles(slots, entries, [])
         self._missing = 0
         self._first_missing = -1
         self._key_count = 0
+        self._surplus: list[Place] = []
         self._looks = 0
-        self.tags = True
-        """Whether this part of the index has tags."""
         self._open()
+        self.place: Place = self.files.first_from(log.first)  # retention took the records of what is before
+        """Where the keys of the next piece begin."""
 
     def _open(self) -> None:
-        """Sizes, headers and chains."""
+        """Sizes, and where each file ends: of one that is being written, at this moment."""
         size = index_file_size(self._slots, self._entries)
         for found in look(self._layout.index):
             if not (found.path.name.isascii() and found.path.name.isdigit()):
@@ -54,17 +72,16 @@ class IndexCheck:
                 continue
             file = open_file(found.path, 0)
             if file is not None:
-                self._files.append((file, self._look_at_header(file)))
-        self._skip_what_retention_took()
+                header = IndexHeader.decode(file.pages[:HEADER_SIZE])
+                self._headers.append(header)
+                self.files.files.append((file, min(max(header.next_entry, 1), self._entries)))
 
-    def _look_at_header(self, file: MappedFile) -> int:
-        """The number behind the last entry, as far as it can be one."""
+    def _look_at_header(self, file: MappedFile, header: IndexHeader, next_entry: int, chains: Chains) -> None:
+        """What the header says, and the chains."""
         live = self._log.ends.live
-        header = IndexHeader.decode(file.pages[:HEADER_SIZE])
-        next_entry = min(max(header.next_entry, 1), self._entries)
-        faults, used = check_index(file.pages, self._slots, self._entries, next_entry, live)
+        faults, used = chains
         for number, slot, found, expected in faults:
-            at = HEADER_SIZE + 4 * slot if number == 0 else self._place(number) + 16
+            at = HEADER_SIZE + 4 * slot if number == 0 else self.files.position_of(number) + 16
             self._findings.add("index-chain", file.path, at, f"entry {found}", f"entry {expected}")
         told = []
         if header.next_entry != next_entry and header.next_entry != 0:
@@ -72,7 +89,7 @@ class IndexCheck:
         if header.used_slots != used and not live and not faults:
             told.append((32, f"{header.used_slots} used slots", f"{used}"))
         if next_entry > 1 and not live:
-            first, last = self._offset_of(file, 1), self._offset_of(file, next_entry - 1)
+            first, last = self.files.offset_at(file, 1), self.files.offset_at(file, next_entry - 1)
             if header.begin_offset != first:
                 told.append((16, f"begin offset {header.begin_offset}", f"{first}, its first entry's"))
             if header.end_offset != last:
@@ -85,82 +102,33 @@ class IndexCheck:
             self._findings.add("index-header", file.path, at, has, should)
         if not live and self._has_more(file, next_entry):
             self._findings.add("index-header", file.path, 36, f"next entry {next_entry}", "more: entries follow")
-        return next_entry
 
     def _has_more(self, file: MappedFile, next_entry: int) -> bool:
-        at = self._place(next_entry)
+        at = self.files.position_of(next_entry)
         return next_entry < self._entries and any(file.pages[at : at + ENTRY_SIZE])
 
-    def _skip_what_retention_took(self) -> None:
-        """Entries of records before the log's first are in order, though not needed."""
-        while self._number < len(self._files):
-            file, next_entry = self._files[self._number]
-            while self._entry < next_entry and self._offset_of(file, self._entry) < self._log.first:
-                self._entry += 1
-            if self._entry < next_entry:
-                return
-            self._next_file()
-
-    def _next_file(self) -> None:
-        self._number += 1
-        self._entry = 1
-
-    def _place(self, number: int) -> int:
-        return HEADER_SIZE + 4 * self._slots + ENTRY_SIZE * number
-
-    def _offset_of(self, file: MappedFile, number: int) -> int:
-        at = self._place(number) + 4
-        return int.from_bytes(file.pages[at : at + 8], "big", signed=True)
-
-    def misses(self, keys: bytes) -> bool:
-        """Whether some of these keys are not where they must be; nothing is noted."""
-        place, missing, _ = self._match(keys)
-        self._number, self._entry = place
-        return bool(missing)
-
-    def take(self, keys: bytes) -> None:
-        """The next keys of the log."""
-        _, missing, surplus = self._match(keys)
-        self._key_count += len(keys) // KEY.size
-        self._missing += len(missing)
-        if missing and self._first_missing < 0:
-            self._first_missing = KEY.unpack_from(keys, missing[0] * KEY.size)[1]
-        for file, number in surplus:
-            self._look_at_surplus(file, number)
-        for file, number in self._late:
-            at = self._place(number) + 12
-            self._findings.add("index-entry", file.path, at, "another time", "its record's store time, in seconds")
-
-    def _match(self, keys: bytes) -> tuple[tuple[int, int], list[int], list[tuple[MappedFile, int]]]:
-        """Step over what fits; where it began, keys without an entry, and entries without a key."""
-        began = self._number, self._entry
-        self._late: list[tuple[MappedFile, int]] = []
-        key, total = 0, len(keys) // KEY.size
-        missing: list[int] = []
-        surplus: list[tuple[MappedFile, int]] = []
-        while key < total and self._number < len(self._files):
-            file, next_entry = self._files[self._number]
-            self._entry, key, lacking, first_lacking, _, first_extra, late = match_index_keys(
-                file.pages, self._slots, self._entries, self._entry, next_entry, keys, key
-            )
-            missing += first_lacking + [first_lacking[-1]] * (lacking - len(first_lacking)) if lacking else []
-            surplus += [(file, number) for number in first_extra]
-            self._late += [(file, number) for number in late]
-            if self._entry >= next_entry and (key < total or self._number + 1 < len(self._files)):
-                if self._number + 1 == len(self._files):
-                    break
-                self._next_file()
-        missing += range(key, total)
-        return began, missing, surplus
+    def take(self, matched: Matched) -> None:
+        """The keys of the next piece, matched from `place` on."""
+        assert matched.began == self.place, "each piece begins where the one before ended"
+        self.place = matched.ended
+        self._key_count += matched.key_count
+        self._missing += matched.missing_count
+        if matched.missing_count and self._first_missing < 0:
+            self._first_missing = matched.first_missing
+        self._surplus += matched.surplus
+        for number, entry in matched.late:
+            at = self.files.position_of(entry) + 12
+            path = self.files.files[number][0].path
+            self._findings.add("index-entry", path, at, "another time", "its record's store time, in seconds")
 
     def _look_at_surplus(self, file: MappedFile, number: int) -> None:
         """An entry that is not of this place may still name a record that has its key."""
         self._looks += 1
         if self._looks > MAX_LOOKS:
             return
-        place = self._place(number)
+        place = self.files.position_of(number)
         key_hash = int.from_bytes(file.pages[place : place + 4], "big", signed=True)
-        offset = self._offset_of(file, number)
+        offset = self.files.offset_at(file, number)
         if any(gap.start <= offset < gap.end for gap in self._log.gaps):
             return  # what the log lost is told of the log
         told = f"hash {key_hash} of the record at {offset}"
@@ -179,15 +147,27 @@ class IndexCheck:
         keys = dispatch_records(log_file.pages, at, log_file.size, log_file.start, 1, (), True, True)[3]
         return any(found == key_hash and where == offset for found, where, _ in KEY.iter_unpack(keys))
 
-    def finish(self) -> None:
+    def finish(self, chains: Mapping[str, Chains]) -> None:
+        """`chains` by path, where somebody looked at them before."""
+        for (file, next_entry), header in zip(self.files.files, self._headers, strict=True):
+            known = chains.get(str(file.path))
+            if known is None:
+                known = check_index(file.pages, self._slots, self._entries, next_entry, self._log.ends.live)
+            self._look_at_header(file, header, next_entry, known)
         if self._missing:
             what = "index-missing" if self._ours else "index-fewer"
             told = f"{self._missing} of {self._key_count} keys, from the record at {self._first_missing} on"
             self._findings.add(what, self._layout.index, None, told, "an entry for each")
-        if self._log.ends.live:
-            return
-        while self._number < len(self._files):
-            file, next_entry = self._files[self._number]
-            for number in range(self._entry, min(next_entry, self._entry + MAX_LOOKS)):
-                self._look_at_surplus(file, number)
-            self._next_file()
+        for number, entry in self._surplus:
+            self._look_at_surplus(self.files.files[number][0], entry)
+        number, entry = self.place
+        for file, next_entry in self.files.files[number:] if not self._log.ends.live else []:
+            for extra in range(entry, min(next_entry, entry + MAX_LOOKS)):
+                self._look_at_surplus(file, extra)
+            entry = 1
+
+
+def look_at_chains(work: ChainWork) -> Chains | None:
+    """None where the file is gone."""
+    file = open_file(Path(work.path), 0)
+    return None if file is None else check_index(file.pages, *work[1:])

@@ -17,14 +17,13 @@ from typing import NamedTuple
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER, FILLER_SIZE
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import MappedFile
-from mqlake.files.names import file_name
 from mqlake.kernel import StoredRecord
-from mqlake.kernel.types import Run
-from mqlake.logs.topic_table import can_be_folder
 from mqlake.store.findings import Findings
 from mqlake.store.log_map import LogMap
 from mqlake.store.neighbours import Fix, Hole, fix_for, is_hidden, is_lost, records_inside
-from mqlake.store.survey import look, open_file
+from mqlake.store.piece import Piece, QueueRun
+from mqlake.store.queue_files import QueueFiles, Wrong, queue_folder
+from mqlake.store.survey import look
 
 LOST = 1
 """The tags code of an entry of no message in the middle of a queue: those before its beginning have 0."""
@@ -40,52 +39,26 @@ class Patch(NamedTuple):
     data: bytes
 
 
-class _Queue:
+class _Queue(QueueFiles):
     """One queue: its files as they are, and what the log has told of it so far."""
 
     def __init__(self, directory: Path, file_size: int) -> None:
-        self.directory = directory
-        self.file_size = file_size
-        self.files: dict[int, MappedFile] = {}
-        self.known = directory.is_dir()
-        for found in look(directory):
-            file = open_file(found.path, found.start) if found.start is not None else None
-            if file is not None:
-                self.files[file.start] = file
+        super().__init__(directory, file_size)
         self.seen = False
         """The log has records of this queue."""
         self.first = self.next = 0
         self.last_record = -1
         self.holes: list[Hole] = []
 
-    def bytes_at(self, position: int, size: int) -> bytes:
-        """The bytes that are there, as far as they are."""
-        parts = []
-        while size > 0:
-            start = position - position % self.file_size
-            file = self.files.get(start)
-            part = b"" if file is None else file.pages[position - start : position - start + size]
-            part = part[: self.file_size - (position - start)]
-            parts.append(part)
-            if not part or position + len(part) < min(position + size, start + self.file_size):
-                break
-            position, size = position + len(part), size - len(part)
-        return b"".join(parts)
-
-    def path_of(self, number: int) -> Path:
-        position = number * ENTRY_SIZE
-        return self.directory / file_name(max(0, position - position % self.file_size))
-
 
 class QueueCheck:
-    """Takes the log's runs in order; `finish` looks at what is left."""
+    """Takes the log's pieces in order; `finish` looks at what is left."""
 
     def __init__(self, layout: Layout, file_size: int, log: LogMap, findings: Findings) -> None:
         self._layout = layout
         self._file_size = file_size
         self._log = log
         self._findings = findings
-        self._batch_topics = {path.name for path in layout.batch_queues.glob("*") if path.is_dir()}
         self.queues: dict[tuple[str, int], _Queue] = {}
         self.outliers: set[int] = set()
         """Records whose number does not follow, or with which a queue begins above 0."""
@@ -99,44 +72,35 @@ class QueueCheck:
         self.refused: set[tuple[str, int]] = set()
         """Of those, the ones that cannot even be opened."""
 
-    def take(self, runs: list[Run]) -> None:
-        for topic, queue_id, first, entries in runs:
-            if topic in self._batch_topics:
-                continue
-            queue = self._queue(topic, queue_id)
-            offset = ENTRY.unpack_from(entries)[0]
+    def take(self, piece: Piece) -> None:
+        for run in piece.runs:
+            queue = self._queue(run.topic, run.queue_id)
             if not queue.seen:
-                queue.seen, queue.first = True, first
-                if first > 0:
-                    self.outliers.add(offset)
-            elif first != queue.next:
-                self.outliers.add(offset)
-                if first < queue.next:
-                    self.repeated.add((topic, queue_id, first))
-                queue.holes.append(Hole(topic, queue_id, queue.next, first, queue.last_record, offset))
-            queue.next = first + len(entries) // ENTRY_SIZE
-            queue.last_record = ENTRY.unpack_from(entries, len(entries) - ENTRY_SIZE)[0]
-            self._compare(topic, queue_id, queue, first, entries)
+                queue.seen, queue.first = True, run.first
+                if run.first > 0:
+                    self.outliers.add(run.first_record)
+            elif run.first != queue.next:
+                self.outliers.add(run.first_record)
+                if run.first < queue.next:
+                    self.repeated.add((run.topic, run.queue_id, run.first))
+                sides = queue.last_record, run.first_record
+                queue.holes.append(Hole(run.topic, run.queue_id, queue.next, run.first, *sides))
+            queue.next, queue.last_record = run.stop, run.last_record
+            for wrong in run.wrong:
+                self._take_wrong(run, queue, wrong)
+
+    def _take_wrong(self, run: QueueRun, queue: _Queue, wrong: Wrong) -> None:
+        for number, here, wanted in wrong.entries:
+            self._wrong_entry(run.topic, run.queue_id, queue, number, here, show_entry(wanted))
+        self._findings.add_more(
+            "queue-entry", queue.path_of(wrong.entries[0][0]), wrong.entry_count - len(wrong.entries)
+        )
 
     def _queue(self, topic: str, queue_id: int) -> _Queue:
         queue = self.queues.get((topic, queue_id))
         if queue is None:
-            # A name that cannot be a folder is a damaged one: it has no queue.
-            folder = self._layout.consume_queues / (topic if can_be_folder(topic) else "?") / str(queue_id)
-            queue = self.queues[topic, queue_id] = _Queue(folder, self._file_size)
+            queue = self.queues[topic, queue_id] = _Queue(queue_folder(self._layout, topic, queue_id), self._file_size)
         return queue
-
-    def _compare(self, topic: str, queue_id: int, queue: _Queue, first: int, entries: bytes) -> None:
-        if not queue.known:
-            return
-        found = queue.bytes_at(first * ENTRY_SIZE, len(entries))
-        if found == entries:
-            return
-        for at in range(0, len(entries), ENTRY_SIZE):
-            here, wanted = found[at : at + ENTRY_SIZE], entries[at : at + ENTRY_SIZE]
-            if here != wanted:
-                number = first + at // ENTRY_SIZE
-                self._wrong_entry(topic, queue_id, queue, number, here, show_entry(wanted))
 
     def _wrong_entry(self, topic: str, queue_id: int, queue: _Queue, number: int, here: bytes, expected: str) -> None:
         self.wrong.add((topic, queue_id))
@@ -233,8 +197,8 @@ class QueueCheck:
     def _look_at_rest(self, topic: str, queue_id: int, queue: _Queue) -> None:
         """Entries that the log does not ask for."""
         first, stop = (queue.first, queue.next) if queue.seen else (1 << 60, 0)
-        for start, file in sorted(queue.files.items()):
-            number = start // ENTRY_SIZE
+        for file in queue.all():
+            number = file.start // ENTRY_SIZE
             end = number + min(file.size, self._file_size) // ENTRY_SIZE
             if first > number:
                 self._look_before(topic, queue_id, queue, file, number, min(first, end))

@@ -120,11 +120,16 @@ class Findings:
             severity, usual_cost, remedy = PROMISES[what]
             self._rows.append(Finding(severity, what, name, offset, found, expected, cost or usual_cost, remedy))
 
+    def add_more(self, what: str, file: Path, count: int) -> None:
+        """So many more of a kind, which are counted and not told."""
+        if count:
+            self._counts[what, file.relative_to(self._root).as_posix()] += count
+
     def rows(self) -> Iterator[Finding]:
         """Worst first, then by place; where rows were left out, the last of their kind says how many."""
         left = {key: count - MAX_ROWS for key, count in self._counts.items() if count > MAX_ROWS}
-        yield from sorted(self._rows, key=lambda row: (-row.severity, row.file, row.offset or 0))
-        for (what, name), count in left.items():
+        yield from sorted(self._rows, key=lambda row: (-row.severity, row.file, row.offset or 0, row.what))
+        for (what, name), count in sorted(left.items()):
             severity, cost, remedy = PROMISES[what]
             yield Finding(severity, what, name, None, f"{count} more of these", "none", cost, remedy)
 

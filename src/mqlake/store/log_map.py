@@ -8,9 +8,7 @@ farther: what is missing before the watermark is lost, what is broken behind it 
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,23 +16,21 @@ from mqlake.files.layout import Layout
 from mqlake.files.lock import writer_of
 from mqlake.files.mapped_file import MappedFile
 from mqlake.files.positions import APPENDED, DISPATCHED, DURABLE, WRITER, Positions
-from mqlake.kernel import StoredRecord, check_record, find_record, scan_columns, walk_records
-from mqlake.kernel.types import BAD_MAGIC, BAD_SIZE, BLANK, COLUMN_NAMES, NOTHING, REACHED_END
+from mqlake.kernel import StoredRecord, check_record, find_record, walk_records
+from mqlake.kernel.types import BAD_MAGIC, BAD_SIZE, BLANK, NOTHING, REACHED_END
 from mqlake.logs.commit_log import MARKER, MARKER_MAGIC, MARKER_SIZE
 from mqlake.store.checkpoint import Checkpoint, read_checkpoint
+from mqlake.store.piece import BadPort, Piece
 from mqlake.store.recovery import is_latest
 from mqlake.store.survey import Placement
 
-CHUNK = 32 << 20
-HOSTS = ("born_host", "store_host")
-COLUMNS = sum(1 << COLUMN_NAMES.index(name) for name in ("store_timestamp", "physical_offset", *HOSTS))
-BORN_HOST_AT = 48
 MISSING = -100
 """The reason of a gap where a whole file is missing."""
 BROKEN_MARKER = -101
 """The reason of a gap that is nothing but the file's end-of-file marker."""
 
-Progress = Callable[[int], object]
+Look = Callable[[MappedFile, int, int], Piece]
+"""The piece of a file that begins at a position; no record of it ends behind another one."""
 
 
 class Gap(NamedTuple):
@@ -45,16 +41,6 @@ class Gap(NamedTuple):
     reason: int
     timestamp: int = 0
     """The store time of the record before it."""
-
-
-class BadPort(NamedTuple):
-    """A host in a record whose port is none: RocketMQ cannot decode the record, and its clients stop at it."""
-
-    record: int
-    """The record's offset."""
-    at: int
-    """Where in the log the port's four bytes are."""
-    host: str
 
 
 class Ends(NamedTuple):
@@ -89,9 +75,9 @@ def read_ends(layout: Layout, *, locked_here: bool) -> Ends:
 
 
 class LogMap:
-    """The walk over the placed files; `runs`, `gaps` and `end` are its result."""
+    """The placed files; `walk` finds `runs`, `gaps` and `end`."""
 
-    def __init__(self, placement: Placement, file_size: int, ends: Ends, progress: Progress) -> None:
+    def __init__(self, placement: Placement, file_size: int, ends: Ends) -> None:
         self.files = placement.files
         self.file_size = file_size
         self.ends = ends
@@ -103,31 +89,36 @@ class LogMap:
         self.markers: list[tuple[int, int]] = []
         """Markers that tell a wrong length: where, and what they tell."""
         self.steps_back: list[int] = []
-        """Where the chunks begin in which the store time goes back."""
+        """Where the pieces begin in which the store time goes back."""
         self.bad_ports: list[BadPort] = []
         self.last_timestamp = 0
         self.stop_reason = NOTHING
         """Why no record begins at the end."""
-        self._progress = progress
-        self._walk()
-        self._find_end()
 
-    def _walk(self) -> None:
-        last = max(self.files, default=self.first - self.file_size)
-        limit = self.ends.limit if self.ends.limit is not None else last + self.file_size
-        for start in range(self.first, last + self.file_size, self.file_size):
-            if start >= limit:
-                break
+    @property
+    def limit(self) -> int:
+        """Where the walk ends at the latest."""
+        files_end = max(self.files, default=self.first - self.file_size) + self.file_size
+        return files_end if self.ends.limit is None else min(self.ends.limit, files_end)
+
+    def limit_in(self, file: MappedFile) -> int:
+        """The position in a file before which its records end."""
+        return min(self.limit - file.start, file.size, self.file_size)
+
+    def walk(self, look: Look, first: int | None = None) -> None:
+        """Go through the files, from a record boundary on, piece by piece."""
+        self.first = self.end = self.first if first is None else first
+        for start in range(self.first - self.first % self.file_size, self.limit, self.file_size):
             file = self.files.get(start)
             if file is None:
                 self.gaps.append(Gap(start, start + self.file_size, MISSING, self.last_timestamp))
             else:
-                self._walk_file(file, min(limit - start, file.size, self.file_size))
+                self._walk_file(file, max(0, self.first - start), self.limit_in(file), look)
+        self._find_end()
 
-    def _walk_file(self, file: MappedFile, end: int) -> None:
-        position = 0
+    def _walk_file(self, file: MappedFile, position: int, end: int, look: Look) -> None:
         while position < end:
-            at, why = self._walk_run(file, position, end)
+            at, why = self._walk_run(file, position, end, look)
             if at > position:
                 self.runs.append((file.start + position, file.start + at))
                 self.end = file.start + at
@@ -146,38 +137,22 @@ class LogMap:
         told = MARKER.unpack_from(file.pages, at)[0]
         if told != self.file_size - at:
             self.markers.append((file.start + at, told))
-        if file.start + self.file_size in self.files:  # the log goes on in the next file, be it empty
-            self.end = file.start + self.file_size
+        behind = file.start + self.file_size
+        if behind in self.files or (self.ends.limit is not None and behind <= self.ends.limit):
+            self.end = behind  # the log goes on in the next file, be it empty
 
-    def _walk_run(self, file: MappedFile, position: int, end: int) -> tuple[int, int]:
-        """As far as records hold, their CRC and the order of their store times looked at."""
+    def _walk_run(self, file: MappedFile, position: int, end: int, look: Look) -> tuple[int, int]:
+        """As far as records hold, the order of their store times looked at."""
         why = REACHED_END
         while position < end and why == REACHED_END:
-            before = position
-            position, why, _, columns = scan_columns(
-                file.pages, position, end, file.start, CHUNK, 1 << 30, COLUMNS, True
-            )
-            times = array("q", bytes(columns["store_timestamp"]))
-            if times:
-                in_order = sorted(times)
-                if times[0] < self.last_timestamp or array("q", in_order) != times:
-                    self.steps_back.append(file.start + before)
-                self.last_timestamp = in_order[-1]
-            for name in HOSTS:
-                self._look_at_ports(file, name, columns)
-            self._progress(position - before)
+            piece = look(file, position, end)
+            if piece.end > piece.start:
+                if piece.first_time < self.last_timestamp or not piece.rises:
+                    self.steps_back.append(piece.start)
+                self.last_timestamp = piece.newest_time
+            self.bad_ports += piece.bad_ports
+            position, why = piece.end - file.start, piece.why
         return position, why
-
-    def _look_at_ports(self, file: MappedFile, name: str, columns: dict[str, bytes | bytearray]) -> None:
-        ends, values = array("i", bytes(columns[f"{name}.offsets"])), bytes(columns[f"{name}.values"])
-        hosts = [values[start:end].decode() for start, end in pairwise(ends)]
-        bad = {number for number, host in enumerate(hosts) if not 0 <= int(host.rpartition(":")[2]) <= 0xFFFF}
-        if bad:
-            offsets = array("q", bytes(columns["physical_offset"]))
-            for row, number in enumerate(array("i", bytes(columns[name]))):
-                if number in bad:
-                    at = offsets[row] + _port_at(file, offsets[row] - file.start, name)
-                    self.bad_ports.append(BadPort(offsets[row], at, hosts[number]))
 
     def _resume(self, file: MappedFile, at: int, end: int) -> int:
         """Where whole records, or the file's marker, go on behind damage; `end` where neither does."""
@@ -222,12 +197,6 @@ class LogMap:
             position = stop
         self.end = watermark
 
-    def stretches(self) -> Iterator[tuple[MappedFile, int, int]]:
-        """Every run as a file and the positions in it."""
-        for start, end in self.runs:
-            file = self.files[start - start % self.file_size]
-            yield file, start - file.start, end - file.start
-
     def file_of(self, offset: int) -> Path | None:
         file = self.files.get(offset - offset % self.file_size)
         return file.path if file is not None else None
@@ -251,10 +220,3 @@ class LogMap:
                     if part != zeroes[: len(part)]:
                         return True
         return False
-
-
-def _port_at(file: MappedFile, position: int, name: str) -> int:
-    """Where in a record a host's port is."""
-    record = StoredRecord(bytes(file.pages[position : position + int.from_bytes(file.pages[position : position + 4])]))
-    behind_born = BORN_HOST_AT + len(record.born_address)
-    return behind_born - 4 if name == "born_host" else behind_born + 8 + len(record.store_address) - 4

@@ -147,14 +147,13 @@ def judge(
     foreign: frozenset[str],
 ) -> Trust:
     """What can be believed of a store that nobody writes. Reads only. `foreign` topics have queues of another kind."""
-    checkpoint = read_checkpoint(layout.own_checkpoint)
-    if checkpoint is not None and is_latest(layout, checkpoint) and _still_holds(log, checkpoint, scars):
-        watermark = _watermark(layout, log, checkpoint)
-        whole = queues.are_whole(checkpoint.queue_ends, checkpoint.dispatched, from_zero=log.first_offset == 0)
-        if whole and _index_is_whole(index, checkpoint, log.first_offset):
-            return Trust(checkpoint.dispatched, checkpoint.last_record, "checkpoint", watermark, checkpoint)
+    known = believe_log(layout, log, scars)
+    if known is not None and known.checkpoint is not None:
+        whole = queues.are_whole(known.checkpoint.queue_ends, known.offset, from_zero=log.first_offset == 0)
+        if whole and _index_is_whole(index, known.checkpoint, log.first_offset):
+            return known
         _log.warning("%s: queues or index are not what they were: they are built again from the log", layout.root)
-        return Trust(log.first_offset, -1, "rebuild", watermark, checkpoint)
+        return known._replace(offset=log.first_offset, last_record=-1, reason="rebuild")
     if not log.starts and not queues.topics():
         return Trust(0, -1, "new")
     if layout.abort.exists():
@@ -164,6 +163,15 @@ def judge(
         return Trust(newest.physical_offset + newest.size, newest.physical_offset, "clean stop")
     _log.warning("%s: queues or index do not agree with the log: they are built again from it", layout.root)
     return Trust(log.first_offset, -1, "rebuild")
+
+
+def believe_log(layout: Layout, log: MappedFileQueue, scars: Scars) -> Trust | None:
+    """What our checkpoint proves of the log alone, whatever queues and index are like; None where it proves nothing."""
+    checkpoint = read_checkpoint(layout.own_checkpoint)
+    if checkpoint is None or not is_latest(layout, checkpoint) or not _still_holds(log, checkpoint, scars):
+        return None
+    watermark = _watermark(layout, log, checkpoint)
+    return Trust(checkpoint.dispatched, checkpoint.last_record, "checkpoint", watermark, checkpoint)
 
 
 def is_latest(layout: Layout, checkpoint: Checkpoint) -> bool:

@@ -109,7 +109,7 @@ class _Repair:
     def __init__(self, layout: Layout, config: StoreConfig, progress: Progress | None) -> None:
         self.layout = layout
         self.backup = Backup(layout)
-        self.examined = Examination(layout, config, progress, locked_here=True)
+        self.examined = Examination(layout, config, progress, locked_here=True).walk()
         # No file may be left to learn the sizes from when the store is opened.
         self.config = replace(
             config,
@@ -294,7 +294,7 @@ class _Repair:
 
     def mend_entries(self) -> CheckReport:
         """Entries that the log does not give; then the last look."""
-        examined = Examination(self.layout, self.config)
+        examined = Examination(self.layout, self.config).walk()
         patches = examined.queues.patches
         if not patches:
             return examined.report()
@@ -313,7 +313,7 @@ class _Repair:
                     os.fsync(queue.fileno())
         finally:
             lock.release()
-        return Examination(self.layout, self.config).report()
+        return Examination(self.layout, self.config).walk().report()
 
 
 def _bak(path: Path) -> Path:

@@ -18,7 +18,7 @@ from mqlake.kernel.reference.message import Message, PutReceipt, StoredRecord
 from mqlake.kernel.reference.pack import match_packed, pack_records, survey_packed
 from mqlake.kernel.reference.queue import count_valid_entries, read_records, seek_timestamp
 from mqlake.kernel.reference.record import check_record, decode_properties, walk_records
-from mqlake.kernel.reference.verify import check_index, match_index_keys
+from mqlake.kernel.reference.verify import check_index, first_index_entry, match_index_keys, survey_records
 
 __all__ = [
     "Appender",
@@ -37,6 +37,7 @@ __all__ = [
     "find_index_key",
     "find_messages",
     "find_record",
+    "first_index_entry",
     "index_entries_hold",
     "java_hash",
     "link_index_entries",
@@ -51,6 +52,7 @@ __all__ = [
     "scan_columns",
     "seek_timestamp",
     "survey_packed",
+    "survey_records",
     "unlock_memory",
     "walk_records",
 ]

@@ -1,15 +1,43 @@
-"""Whether an index file holds: its chains, and its entries against the keys of the log."""
+"""Whether the log holds, and an index file: its chains, and its entries against the keys of the log."""
 
 from __future__ import annotations
 
 import struct
 
 from mqlake.kernel.reference.index import ENTRY, KEY, SLOT, _entry_at, _require_geometry, _slot_at
-from mqlake.kernel.types import Readable
+from mqlake.kernel.reference.record import parse
+from mqlake.kernel.types import REACHED_END, Readable, Surveyed
 
 MAX_TOLD = 64
 LOOK_AHEAD = 64
 Pair = tuple[int, int]
+
+
+def survey_records(log: Readable, position: int, end: int, log_start: int, max_bytes: int) -> Surveyed:
+    """Step over the records in [position, end) of a log file as far as they hold, CRC included, or behind `max_bytes`.
+
+    Returns where it stopped, why (1 = `end` or `max_bytes`, 0 = marker, negative = code of `check_record`), the number
+    of records, the store time of the first and the newest, whether times rise, and hosts without a port, as (position
+    of the record, 0 for where it was born or 1 for where it is stored).
+    """
+    if position < 0 or end > len(log) or position > end:
+        raise ValueError(f"[{position}, {end}) is not inside of {len(log)} bytes")
+    stop, why = position + min(end - position, max_bytes), REACHED_END
+    times: list[int] = []
+    ports: list[tuple[int, int]] = []
+    while position < stop:
+        parsed = parse(log[position:end], log_start + position, True)
+        if isinstance(parsed, int):
+            why = parsed
+            break
+        size, fields = parsed
+        times.append(fields.store_timestamp)
+        for host, packed in enumerate((fields.born_host, fields.store_host)):
+            if not 0 <= int.from_bytes(packed[-4:], "big", signed=True) <= 0xFFFF:
+                ports.append((position, host))
+        position += size
+    first, newest = (times[0], max(times)) if times else (0, 0)
+    return position, why, len(times), first, newest, times == sorted(times), ports
 
 
 def check_index(
@@ -36,6 +64,17 @@ def check_index(
         if number != head and not (live and number >= next_entry):
             faults.append((0, slot, number, head))
     return faults[:MAX_TOLD], sum(head != 0 for head in heads)
+
+
+def first_index_entry(index: Readable, slot_count: int, entry_count: int, next_entry: int, offset: int) -> int:
+    """The number of the first entry before `next_entry` that names an offset or a later one; `next_entry` without."""
+    _require_geometry(index, slot_count, entry_count)
+    if not 1 <= next_entry <= entry_count:
+        raise ValueError(f"{next_entry} is no number of an entry")
+    for number in range(1, next_entry):
+        if ENTRY.unpack_from(index, _entry_at(slot_count, number))[1] >= offset:
+            return number
+    return next_entry
 
 
 def match_index_keys(

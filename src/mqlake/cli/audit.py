@@ -1,0 +1,66 @@
+"""`mqlake audit`: every broken promise of one store or many, on Spark, as tables or as a file of rows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mqlake.cli import show
+from mqlake.cli.check import EXIT_CODES, VerdictCommand, finding_json, print_report, verdict_json
+from mqlake.cli.on_spark import master_option, on_spark
+from mqlake.cli.options import json_option, settings_of
+from mqlake.cli.output_file import whole_file
+from mqlake.store.findings import Severity
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@click.command(cls=VerdictCommand, epilog=EXIT_CODES)
+@click.argument("stores", nargs=-1, required=True, metavar="STORE...")
+@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Settings by RocketMQ's names.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Rows to FILE.parquet or FILE.json.")
+@master_option
+@json_option
+def audit(stores: tuple[str, ...], config: Path | None, out: Path | None, master: str, as_json: bool) -> None:
+    """Look at log, queues, index and small files of stores as `mqlake check` does, byte ranges at the same time.
+
+    Nothing is written to a store. A pattern names every folder that it matches.
+    """
+    if out is not None and out.suffix not in (".parquet", ".json"):
+        raise click.BadParameter(f"{out.name!r}; expected a name that ends in .parquet or .json", param_hint="--out")
+    settings = settings_of(config)
+    with show.progress("auditing", None), on_spark(master) as spark:
+        from mqlake.spark.audit import findings_table, reports
+
+        found = reports(spark, stores, config=settings)
+    if out is not None:
+        import pyarrow as pa
+
+        write_rows(pa.concat_tables(map(findings_table, found)), out)
+    for report in found:
+        if as_json:
+            for finding in report.findings:
+                show.print_json({"store": str(report.path), **finding_json(finding)})
+            show.print_json({"kind": "verdict", **verdict_json(report)})
+        else:
+            if len(found) > 1:
+                click.echo(report.path)
+            print_report(report)
+    sys.exit(int(max((report.severity for report in found), default=Severity.NOTE)))
+
+
+def write_rows(rows: pa.Table, out: Path) -> None:
+    """A file of findings, whole or not at all."""
+    with whole_file(out) as place:
+        if out.suffix == ".parquet":
+            import pyarrow.parquet as pq
+
+            pq.write_table(rows, place)
+        else:
+            import json
+
+            place.write_text("".join(json.dumps(row) + "\n" for row in rows.to_pylist()), encoding="utf-8")

@@ -1,0 +1,57 @@
+"""One split of the log, checked in a worker: its records, and the queue entries that they ask for.
+
+The walk is check's own, over the split alone: what is told of a record or an entry is told in the same words. Numbers
+that are missing, headers that contradict their neighbours and the index need the whole log: `audit` looks at those.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from mqlake.config import StoreConfig
+from mqlake.errors import ChangedUnderRead
+from mqlake.files.layout import Layout
+from mqlake.files.mapped_file import MappedFile
+from mqlake.files.names import file_name
+from mqlake.spark.audit import table_of
+from mqlake.spark.split import Split
+from mqlake.store.check import look_at_log
+from mqlake.store.check_queues import QueueCheck
+from mqlake.store.findings import Findings
+from mqlake.store.log_map import Ends, LogMap
+from mqlake.store.piece import GRID, How, Looker, Piece
+from mqlake.store.survey import Placement, open_file
+
+
+def check_split(split: Split, *, queues: bool = True, config: StoreConfig | None = None) -> pa.Table:
+    """Findings of one byte range, as `audit` tells them; without `queues` where the store's own are not believed."""
+    layout = Layout(Path(split.store))
+    findings = Findings(layout.root)
+    ends = Ends(live=True, limit=split.end, watermark=split.end, checkpoint=None)
+    log = LogMap(Placement(_files(layout, split), {}, []), split.file_size, ends)
+    batch_topics = frozenset(path.name for path in layout.batch_queues.glob("*"))
+    delays_ms = (config or StoreConfig()).delays_ms
+    looker = Looker(How(split.store, GRID, split.queue_file_size, delays_ms, batch_topics, 1, 1, None, queues))
+    numbers = QueueCheck(layout, split.queue_file_size, log, findings)
+
+    def look(file: MappedFile, position: int, end: int) -> Piece:
+        piece = looker.look(file, position, end, (0, 1))
+        numbers.take(piece)
+        return piece
+
+    log.walk(look, split.start)
+    look_at_log(layout, log, findings)
+    return table_of(split.store, findings.rows())
+
+
+def _files(layout: Layout, split: Split) -> dict[int, MappedFile]:
+    files = {}
+    for start in range(split.start - split.start % split.file_size, split.end, split.file_size):
+        file = open_file(layout.commit_log / file_name(start), start)
+        if file is None:
+            found = f"no file {file_name(start)}: it was deleted since this split was planned"
+            raise ChangedUnderRead(split.store, start, found, f"the log up to {split.end}")
+        files[start] = file
+    return files

@@ -1,0 +1,209 @@
+"""The log -> runs of queue entries and index keys, staged in files: the first half of a rebuild, in many processes.
+
+A log file is cut into parts at any byte. Who works on a part begins at the first record in it and goes on to the first
+record behind it: pieces of the log, each one walk of the kernel's. Where a part begins is a guess; `chain` proves it,
+for it takes a piece only where the piece before it ended, as dispatch would have gone. What no piece fits is walked
+again from there. So a wrong guess costs time and nothing else.
+
+A piece names its places in two files of its part, which a second try writes again: they are the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from io import FileIO
+from pathlib import Path
+from typing import NamedTuple
+
+from mqlake.codec.queue_entry import ENTRY_SIZE
+from mqlake.errors import ChangedUnderRead
+from mqlake.files.mapped_file import MappedFile
+from mqlake.files.mapped_file_queue import MappedFileQueue
+from mqlake.files.names import file_name
+from mqlake.kernel import dispatch_records, find_record
+from mqlake.kernel.types import BLANK, REACHED_END, REASONS
+from mqlake.logs.damage import boundary_behind, next_record
+from mqlake.logs.key_index import KEY
+from mqlake.logs.scars import Scars
+
+ENTRIES, KEYS = ".entries", ".keys"
+PIECE_BYTES = 16 << 20
+"""Log bytes of one walk: what it finds stays in the processor's caches, and in memory that is used again."""
+
+
+class Part(NamedTuple):
+    """The records that begin at positions [low, high) of a log file; none ends behind `limit`."""
+
+    path: str
+    start: int
+    file_size: int
+    low: int
+    high: int
+    limit: int
+
+
+class Staging(NamedTuple):
+    """Where pieces are staged, and how records are dispatched."""
+
+    directory: str
+    delays_ms: tuple[int, ...]
+    index_keys: bool
+    index_tags: bool
+
+
+class StagedRun(NamedTuple):
+    """Entries of one queue with consecutive numbers, and their place in the file of entries."""
+
+    topic: str
+    queue_id: int
+    first: int
+    entry_count: int
+    stage: str
+    place: int
+
+
+class Piece(NamedTuple):
+    """What the log holds from offset `start` to `end`, and why the walk ended there."""
+
+    start: int
+    end: int
+    why: int
+    stage: str
+    runs: list[StagedRun]
+    key_place: int
+    key_count: int
+    record_count: int
+    last_record: int
+    last_timestamp: int
+
+
+def parts_of(log: MappedFileQueue, end: int, size: int) -> list[Part]:
+    """The log up to `end` in parts of `size` bytes."""
+    found = []
+    for start in log.starts:
+        limit = min(log.file_size, end - start)
+        path = str(log.directory / file_name(start))
+        found += [Part(path, start, log.file_size, low, min(low + size, limit), limit) for low in range(0, limit, size)]
+    return found
+
+
+def harvest(staging: Staging, part: Part) -> list[Piece]:
+    """The pieces of a part, staged under the part's own name."""
+    file = open_log_file(part)
+    begin = boundary_behind(file, part.low, part.limit) if part.low else 0
+    with _Stage(staging, file_name(part.start + part.low)) as stage:
+        return list(_pieces(stage, part, file, begin))
+
+
+def harvest_at(staging: Staging, part: Part, position: int) -> Piece:
+    """The one piece that begins at a position of a part: nobody guessed it."""
+    with _Stage(staging, f"{file_name(part.start + position)}-again") as stage:
+        return next(_pieces(stage, part, open_log_file(part), position))
+
+
+def open_log_file(part: Part) -> MappedFile:
+    path = Path(part.path)
+    try:
+        return MappedFile.open(path, part.start, part.file_size, writable=False)
+    except FileNotFoundError:
+        found = f"no file {path.name}: it was deleted meanwhile"
+        raise ChangedUnderRead(str(path.parent.parent), part.start, found, "the log as it was") from None
+
+
+def _pieces(stage: _Stage, part: Part, file: MappedFile, position: int) -> Iterator[Piece]:
+    while position < part.high:
+        size = min(part.high - position, PIECE_BYTES)
+        piece = stage.put(file, position, part.limit, size)
+        yield piece
+        position = piece.end - part.start
+        if piece.why == BLANK:
+            return
+        if piece.why != REACHED_END:  # a guess again: `chain` knows what dispatch does here
+            position = find_record(file.pages, position, part.limit, part.start)
+
+
+class _Stage:
+    """Two files, of entries and of keys; made when there is something to put there."""
+
+    def __init__(self, staging: Staging, name: str) -> None:
+        self._staging = staging
+        self._name = name
+        self._files: dict[str, FileIO] = {}
+
+    def __enter__(self) -> _Stage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def put(self, file: MappedFile, position: int, limit: int, size: int) -> Piece:
+        """Walk the next records of a log file as dispatch does, and stage what it would have written."""
+        how = self._staging
+        at, why, runs, keys, count, last_record, last_timestamp = dispatch_records(
+            file.pages, position, limit, file.start, size, how.delays_ms, how.index_keys, how.index_tags
+        )
+        place = self._write(ENTRIES, b"".join(entries for _, _, _, entries in runs))
+        staged = []
+        for topic, queue_id, first, entries in runs:
+            staged.append(StagedRun(topic, queue_id, first, len(entries) // ENTRY_SIZE, self._name, place))
+            place += len(entries)
+        key_place, key_count = self._write(KEYS, keys), len(keys) // KEY.size
+        ends = file.start + position, file.start + at
+        return Piece(*ends, why, self._name, staged, key_place, key_count, count, last_record, last_timestamp)
+
+    def _write(self, kind: str, data: bytes) -> int:
+        """Where the data went."""
+        if not data:
+            return 0
+        file = self._files.get(kind)
+        if file is None:
+            path = Path(self._staging.directory, self._name + kind)
+            file = self._files[kind] = path.open("wb", buffering=0)
+        place = file.tell()
+        left = memoryview(data)
+        while left:
+            left = left[file.write(left) :]
+        return place
+
+
+class Walk:
+    """The pieces in the order of dispatch, each from where the one before ended; keeps what dispatch would know."""
+
+    def __init__(self, log: MappedFileQueue, first: int, end: int, scars: Scars) -> None:
+        self._log = log
+        self._first = first
+        self._end = end
+        self._scars = scars
+        self.record_count = 0
+        self.last_record = -1
+        self.again_count = 0
+        """Pieces that were walked again, because nobody's guess was right."""
+
+    def chain(self, pieces: Iterable[Piece], again: Callable[[int], Piece]) -> Iterator[Piece]:
+        """`again` makes the piece that begins at an offset."""
+        known = {piece.start: piece for piece in pieces}
+        position = self._first
+        while position < self._end:
+            piece = known.get(position)
+            if piece is None:
+                self.again_count += 1
+                piece = again(position)
+            if piece.record_count:
+                self.record_count += piece.record_count
+                self.last_record = piece.last_record
+            yield piece
+            position = self._behind(piece)
+
+    def _behind(self, piece: Piece) -> int:
+        """Where dispatch goes on: `Dispatcher._step` has the same rules."""
+        if piece.why == REACHED_END:
+            return piece.end
+        if piece.why == BLANK:
+            return piece.start - piece.start % self._log.file_size + self._log.file_size
+        known = self._scars.end_of(piece.end)
+        if known > piece.end:
+            return min(known, self._end)
+        behind = next_record(self._log, piece.end, self._end, 0) or self._end
+        self._scars.add(piece.end, behind, REASONS[piece.why])
+        return behind

@@ -1,0 +1,173 @@
+"""An audit finds what a check finds, on any store, however it is cut, and in whichever order its tasks run."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import mqlake
+import mqlake.spark
+from mqlake.errors import ChangedUnderRead, NotAStore
+from mqlake.spark.audit import FINDINGS, findings_table, reports
+from mqlake.spark.check_split import check_split
+from mqlake.spark.options import parse_options
+from mqlake.spark.plan import plan
+from mqlake.spark.split import Split
+from mqlake.torture.faults.damage import damage
+from tests.golden.stores import NAMES, GoldenStore
+from tests.helpers import LOG_FILE, message, open_small
+from tests.spark.auditing import audit_here, check_here
+from tests.store.rebuilding import KINDS, make_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PLACES = ("**/*", "commitlog/*", "consumequeue/**/*", "index/*")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_store("plain", tmp_path_factory.mktemp("audit") / "whole", 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_of_rocketmqs_stores_an_audit_finds_what_a_check_finds(name: str, tmp_path: Path) -> None:
+    golden = GoldenStore(name, tmp_path)
+    wanted = mqlake.check(golden.path, config=golden.config)
+    found = audit_here(golden.path, grid=1000, part_size=3000, config=golden.config)
+    assert found[1:-1] == wanted[1:-1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_stores_of_every_kind_an_audit_finds_what_a_check_finds(kind: str, tmp_path: Path) -> None:
+    store = make_store(kind, tmp_path / "store", 4)
+    assert audit_here(store, grid=4096, part_size=4096).findings == mqlake.check(store).findings
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_of_a_damaged_store_an_audit_finds_what_a_check_finds(seed: int, whole: Path, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    store = tmp_path / "store"
+    shutil.copytree(whole, store)
+    for _ in range(1 + seed % 4):
+        damage(store, draw.randrange(1 << 30), files=PLACES[seed % len(PLACES)])
+    for grid, part_size in ((4096, 4096), (10_000, 50_000), (1 << 24, 1 << 30)):
+        wanted = check_here(store, grid=grid)
+        assert audit_here(store, grid=grid, part_size=part_size).findings == wanted
+        assert wanted
+
+
+def test_a_store_that_is_written_is_looked_at_up_to_what_was_dispatched(tmp_path: Path) -> None:
+    with open_small(tmp_path / "store") as store:
+        store.put_many([message(number, queue_id=0, body=bytes(500)) for number in range(400)])
+        store.wait_dispatched()
+        found = audit_here(tmp_path / "store", grid=4096, part_size=8192)
+        assert found.live and found.holds and found.end_offset == store.end_offset
+
+
+def splits_of(store: Path, size: str) -> list[Split]:
+    options = parse_options({"path": str(store), "via": "scan", "splitSize": size, "includeInternal": "true"})
+    return [split for made in plan(options) for split in made.splits]
+
+
+@pytest.mark.parametrize("size", ["3k", "70k", "1g"])
+def test_checks_of_all_splits_find_what_a_check_finds_of_log_and_entries(
+    size: str, whole: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(whole, store)
+    assert all(check_split(split).num_rows == 0 for split in splits_of(store, size))
+    splits = splits_of(store, size)
+    for seed in range(5):
+        damage(store, seed, files="commitlog/*", kind="flip_bit")
+    for queue_id in range(2):
+        with (store / "consumequeue" / "orders" / str(queue_id) / f"{0:020d}").open("r+b") as queue:
+            queue.seek(20 * 7 + 3)
+            queue.write(b"!")
+    tables = [check_split(split) for split in splits]
+    assert all(table.schema == FINDINGS for table in tables)
+    found = {(row["promise"], row["file"], row["offset"]) for table in tables for row in table.to_pylist()}
+    report = mqlake.check(store)
+    wanted = {(row.what, row.file, row.offset) for row in report.findings}
+    told = {"queue-entry", *(f"record-{part}" for part in ("crc", "magic", "size", "lengths", "offset", "host"))}
+    assert {row for row in wanted if row[0] in told} == {row for row in found if row[0] in told}
+    assert len(found) >= 5
+    without = pa.concat_tables(check_split(split, queues=False) for split in splits)
+    assert not [row for row in without.to_pylist() if row["topic"] is not None]
+
+
+def test_a_split_whose_file_is_gone_is_told(whole: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(whole, store)
+    split = splits_of(store, "1g")[0]
+    (store / "commitlog" / f"{0:020d}").unlink()
+    with pytest.raises(ChangedUnderRead, match="deleted since"):
+        check_split(split)
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(400)
+def test_a_fleet_is_audited_by_sparks_workers(spark: SparkSession, whole: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(whole, tmp_path / name)
+    damage(tmp_path / "a", 1, files="commitlog/*", kind="flip_bit")
+    damage(tmp_path / "a", 2, files="index/*", kind="flip_bit")
+    damage(tmp_path / "b", 3, files="consumequeue/orders/*/*", kind="truncate")
+    rows = mqlake.spark.audit(spark, tmp_path / "*", part_size=LOG_FILE)
+    wanted = pa.concat_tables(findings_table(mqlake.check(tmp_path / name)) for name in "ab")
+    assert rows.toArrow().to_pylist() == wanted.to_pylist()
+    assert {row["store"] for row in wanted.to_pylist()} == {str(tmp_path / name) for name in "ab"}
+
+
+def test_the_place_of_a_finding_is_told_as_offset_or_number(whole: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(whole, store)
+    for place, at in ((f"commitlog/{LOG_FILE:020d}", 200), (f"consumequeue/orders/1/{2000:020d}", 45)):
+        data = bytearray((store / place).read_bytes())
+        data[at] ^= 1
+        (store / place).write_bytes(data)
+    rows = findings_table(mqlake.check(store)).to_pylist()
+    entry = next(row for row in rows if row["promise"] == "queue-entry" and row["queue_id"] == 1)
+    assert (entry["topic"], entry["queue_offset"], entry["offset"]) == ("orders", 102, 40)
+    record = next(row for row in rows if row["file"] == f"commitlog/{LOG_FILE:020d}")
+    assert record["physical_offset"] == LOG_FILE + record["offset"]
+
+
+@pytest.mark.long
+def test_the_command_writes_rows_and_tells_the_worst_by_its_exit_code(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "store")
+    damage(tmp_path / "store", 1, files="commitlog/*", kind="flip_bit")
+    command = [sys.executable, "-m", "mqlake", "audit", str(whole), str(tmp_path / "store"), "--master", "local[1]"]
+    for name in ("rows.parquet", "rows.json"):
+        done = subprocess.run(
+            [*command, "--json", "--out", str(tmp_path / name)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert done.returncode == 2, done.stderr
+        told = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [line["severity"] for line in told if line["kind"] == "verdict"] == ["note", "error"]
+    rows = pq.read_table(tmp_path / "rows.parquet").to_pylist()
+    assert rows == [json.loads(line) for line in (tmp_path / "rows.json").read_text().splitlines()]
+    assert len(rows) == len([line for line in told if line["kind"] == "finding"])
+    done = subprocess.run([*command, "--out", "x.csv"], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 64 and ".parquet or .json" in done.stderr
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotAStore, match="no folder matches"):
+        reports(None, str(tmp_path / "*"))  # type: ignore[arg-type]

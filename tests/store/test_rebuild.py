@@ -1,0 +1,219 @@
+"""A rebuild makes of the log what dispatch makes of it, byte for byte, wherever it is cut and whatever it holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqlake.store.rebuild as rebuilding
+from mqlake import MessageStore, StoreConfig
+from mqlake.errors import ChangedUnderRead, NotAStore, StoreLocked
+from mqlake.store.check import check
+from mqlake.store.findings import Severity
+from mqlake.store.harvest import harvest_at
+from tests.golden.stores import NAMES, GoldenStore
+from tests.golden.test_golden_stores import NOT_COMPARABLE, files_of
+from tests.helpers import LOG_FILE, bodies, message, open_small
+from tests.store.rebuilding import (
+    KINDS,
+    index_files,
+    make_store,
+    opened_from_log,
+    queue_files,
+    rebuild_here,
+    times_of,
+)
+
+
+def config_of(golden: GoldenStore) -> StoreConfig:
+    """4.9 indexes no tags."""
+    index = dataclasses.replace(golden.config.index, tags=golden.name.startswith("v5"))
+    return dataclasses.replace(golden.config, index=index)
+
+
+def require_equal(built: Path, wanted: Path) -> None:
+    assert queue_files(built) == queue_files(wanted)
+    assert index_files(built) == index_files(wanted)
+
+
+@pytest.mark.parametrize("part_size", [2000, 1 << 30])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_COMPARABLE])
+def test_queues_and_index_of_rocketmqs_stores_are_rebuilt_byte_for_byte(
+    name: str, part_size: int, tmp_path: Path
+) -> None:
+    golden = GoldenStore(name, tmp_path)
+    rebuild_here(golden.path, tmp_path / "out", config=config_of(golden), part_size=part_size)
+    require_equal(tmp_path / "out", golden.path)
+
+
+@pytest.mark.parametrize("name", NOT_COMPARABLE)
+def test_of_rocketmqs_other_stores_is_made_what_an_opening_makes(name: str, tmp_path: Path) -> None:
+    golden = GoldenStore(name, tmp_path)
+    wanted = opened_from_log(golden.path, tmp_path / "opened", config_of(golden))
+    rebuild_here(golden.path, tmp_path / "out", config=config_of(golden), part_size=2000)
+    require_equal(tmp_path / "out", wanted)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_the_log_holds_is_dispatched_as_an_opening_does(kind: str, seed: int, tmp_path: Path) -> None:
+    store = make_store(kind, tmp_path / "store", seed)
+    before = times_of(store)
+    wanted = opened_from_log(store, tmp_path / "opened")
+    for part_size in (700, LOG_FILE - 1, 1 << 30):
+        out = tmp_path / f"out-{part_size}"
+        rebuild_here(store, out, part_size=part_size)
+        require_equal(out, wanted)
+        assert {path.name for path in out.iterdir()} == {"consumequeue", "index"}
+    assert times_of(store) == before
+
+
+def test_numbers_that_come_twice_or_are_missing_are_handled_as_dispatch_does(tmp_path: Path) -> None:
+    """A topic that was deleted and made again, and records that were lost from the middle of a queue."""
+    with open_small(tmp_path / "store") as store:
+        receipts = [store.put(message(number, queue_id=0, body=bytes(300))) for number in range(150)]
+        store.wait_dispatched()
+    shutil.rmtree(tmp_path / "store" / "consumequeue" / "orders")
+    (tmp_path / "store" / "mqlake" / "checkpoint").unlink()
+    for number, to in ((40, 9), (41, 10), (42, 11), (90, 91), (100, 5_000)):
+        offset = receipts[number].physical_offset
+        with (tmp_path / "store" / "commitlog" / f"{offset - offset % LOG_FILE:020d}").open("r+b") as file:
+            file.seek(offset % LOG_FILE + 20)
+            file.write(to.to_bytes(8, "big"))
+    wanted = opened_from_log(tmp_path / "store", tmp_path / "opened")
+    for part_size in (1000, 1 << 30):
+        rebuild_here(tmp_path / "store", tmp_path / str(part_size), part_size=part_size)
+        require_equal(tmp_path / str(part_size), wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_place_the_store_holds_all_promises_and_opens_without_work(kind: str, tmp_path: Path) -> None:
+    store = make_store(kind, tmp_path / "store", 7)
+    wanted = opened_from_log(store, tmp_path / "opened")
+    clean = not (store / "abort").exists()
+    shutil.rmtree(store / "index")
+    rebuilt = rebuild_here(store, part_size=5000)
+    require_equal(store, wanted)
+    assert (store / "abort").exists() == (not clean)
+    assert not [path for path in (store / "mqlake" / "scratch").glob("*") if path.name == "rebuild"]
+    with open_small(store) as opened:
+        assert opened.recovery is not None
+        assert (opened.recovery.reason, opened.recovery.dispatched_count) == ("checkpoint", 0)
+        assert opened.end_offset == rebuilt.end_offset
+        opened.put(message(1, "orders", queue_id=0))
+    if kind != "scarred":
+        assert check(store).severity == Severity.NOTE
+
+
+@pytest.mark.parametrize("name", ["v4-mixed", "v5-mixed", "v5-inner-batch", "v4-retention"])
+def test_rocketmqs_stores_open_from_a_checkpoint_after_a_rebuild_in_place(name: str, tmp_path: Path) -> None:
+    golden = GoldenStore(name, tmp_path)
+    with MessageStore.open(golden.path, config=golden.config, read_only=True) as store:
+        before = [line for line in store.dump(golden.properties, walk=True, keys=True) if line["kind"] != "store"]
+    rebuild_here(golden.path, config=config_of(golden))
+    with MessageStore.open(golden.path, config=golden.config) as store:
+        assert store.recovery is not None and store.recovery.reason == "checkpoint"
+        after = [line for line in store.dump(golden.properties, walk=True, keys=True) if line["kind"] != "store"]
+    assert after == before
+
+
+def killed_at(step: int, store: Path) -> bool:
+    """Whether a process that rebuilds dies before that step of putting things in place, as `kill -9` would have it."""
+    child = os.fork()
+    if child == 0:
+        left = step
+        put_in_place = rebuilding.Rebuild._replace
+
+        def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+            def count(*args: Any, **named: Any) -> Any:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    os._exit(9)
+                return call(*args, **named)
+
+            return count
+
+        def armed(*args: Any) -> None:
+            for owner, names in ((rebuilding, STEPS), (Path, ("rename", "unlink"))):
+                for name in names:
+                    setattr(owner, name, counted(getattr(owner, name)))
+            put_in_place(*args)
+
+        rebuilding.Rebuild._replace = armed  # type: ignore[method-assign, assignment]
+        try:
+            rebuild_here(store)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, 9)
+    return status == 9
+
+
+STEPS = ("sync_directory", "sync_file", "write_checkpoint", "keep_notes")
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["our store", "RocketMQ's store"])
+def test_killed_at_any_step_the_store_opens_and_is_whole(known: bool, tmp_path: Path) -> None:
+    original = make_store("few", tmp_path / "original", 3)
+    if not known:
+        (original / "mqlake" / "checkpoint").unlink()
+        (original / "mqlake" / "positions").unlink()
+    with open_small(original, read_only=True) as opened:
+        wanted = list(opened.dump({}, walk=True, keys=True))[1:]
+    for step in range(100):
+        store = tmp_path / f"store-{step}"
+        shutil.copytree(original, store)
+        for index in (store / "index").iterdir():
+            index.write_bytes(bytes(index.stat().st_size))  # the reason for the rebuild
+        died = killed_at(step, store)
+        with open_small(store) as opened:
+            assert list(opened.dump({}, walk=True, keys=True))[1:] == wanted, f"killed at step {step}"
+        assert check(store).severity == Severity.NOTE
+        if not died:
+            break
+    assert step > 10
+
+
+def test_a_store_that_is_written_is_refused_in_place_and_read_into_another_folder(tmp_path: Path) -> None:
+    with open_small(tmp_path / "store") as store:
+        store.put_many([message(number, queue_id=0) for number in range(50)])
+        store.wait_dispatched()
+        with pytest.raises(StoreLocked, match=str(os.getpid())):
+            rebuild_here(tmp_path / "store")
+        assert rebuild_here(tmp_path / "store", tmp_path / "out").record_count == 50
+        assert bodies(store) == [b"body %d" % number for number in range(50)]
+    require_equal(tmp_path / "out", tmp_path / "store")
+
+
+def test_a_folder_that_holds_something_is_not_built_in(tmp_path: Path) -> None:
+    store = make_store("plain", tmp_path / "store", 0)
+    with pytest.raises(NotAStore, match="name an empty or a new folder"):
+        rebuild_here(store, store)
+    with pytest.raises(NotAStore, match="no such folder"):
+        rebuild_here(tmp_path / "nowhere", tmp_path / "out")
+
+
+def test_a_file_that_vanishes_under_a_rebuild_is_told(tmp_path: Path) -> None:
+    store = make_store("plain", tmp_path / "store", 0)
+    with rebuilding.Rebuild(store, tmp_path / "out", StoreConfig()) as job:
+        part = job.parts(1 << 30)[0]
+        Path(part.path).unlink()
+        with pytest.raises(ChangedUnderRead, match="deleted meanwhile"):
+            harvest_at(job.staging, part, 0)
+    assert not any((tmp_path / "out").iterdir())
+
+
+def test_files_that_are_no_queues_are_kept(tmp_path: Path) -> None:
+    store = make_store("plain", tmp_path / "store", 0)
+    (store / "consumequeue" / "orders" / "0" / "notes.txt").write_text("mine")
+    rebuild_here(store)
+    assert (store / "mqlake" / "set-aside" / "orders" / "0" / "notes.txt").read_text() == "mine"
+    assert "orders/0/notes.txt" not in files_of(store / "consumequeue")
