@@ -29,6 +29,7 @@ from benchmarks.machine import describe, touch_memory
 from tests.interop.rocketmq import RocketMQ, available
 
 ROCKETMQ = "5.5.1"
+SOURCE, JOBS = "benchmarks.spark", "benchmarks.spark_jobs"
 Measure = Callable[["Bench"], float]
 
 
@@ -61,9 +62,9 @@ class Bench:
             shutil.rmtree(path, ignore_errors=True)
         return result
 
-    def spark(self, workload: str, body: int) -> dict[str, Any]:
-        """Run a workload of the Spark source and the same on Parquet, in one process: a JVM is slow to start."""
-        command = [sys.executable, "-m", "benchmarks.spark", workload, str(self.directory)]
+    def spark(self, workload: str, body: int, module: str = SOURCE) -> dict[str, Any]:
+        """Run a workload on Spark and what it is held against, in one process: a JVM is slow to start."""
+        command = [sys.executable, "-m", module, workload, str(self.directory)]
         command += [f"mib={max(64, int(1024 * self.scale))}", f"body={body}", "rounds=3"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
         if done.returncode:
@@ -235,11 +236,11 @@ def rows() -> list[Row]:
 def spark_rows() -> list[Row]:
     """The Spark source; the other side is Parquet with the same rows, and less is better."""
 
-    def row(name: str, title: str, goal: str, workload: str, body: int, *, per_gib: bool) -> Row:
+    def row(name: str, title: str, goal: str, workload: str, body: int, *, per_gib: bool, module: str = SOURCE) -> Row:
         last: dict[str, float] = {}
 
         def ours(bench: Bench) -> float:
-            last.update(bench.spark(workload, body))
+            last.update(bench.spark(workload, body, module))
             return last["ours"] / (last["gib"] if per_gib else 1)
 
         def theirs(bench: Bench) -> float:
@@ -254,6 +255,14 @@ def spark_rows() -> list[Row]:
         row("spark_group", "Spark, group by topic with one column", "1.2 s/GiB", "group", 180, per_gib=True),
         row("spark_topic", "Spark, one topic of 100", "1.5 × its share + 1 s", "topic", 180, per_gib=False),
         row("spark_key", "Spark, one key", "1.5 × its share + 1 s", "key", 180, per_gib=False),
+        *(
+            row(f"spark_{job}{size}", f"{title}, {told}", goal, job, body, per_gib=True, module=JOBS)
+            for job, title, goal in (
+                ("rebuild", "Spark rebuild, to an opening's", "3 s/GiB"),
+                ("audit", "Spark audit, to mqlake check", "2 s/GiB"),
+            )
+            for size, body, told in (("", 180, "300 B"), ("1k", 896, "1 KiB"))
+        ),
     ]
 
 
