@@ -30,6 +30,7 @@ from benchmarks.machine import describe, touch_memory
 from tests.interop.rocketmq import RocketMQ, available
 
 ROCKETMQ = "5.5.1"
+SOURCE, JOBS, KAFKA = "benchmarks.spark", "benchmarks.spark_jobs", "benchmarks.kafka.compare"
 Measure = Callable[["Bench"], float]
 
 
@@ -62,8 +63,8 @@ class Bench:
             shutil.rmtree(path, ignore_errors=True)
         return result
 
-    def spark(self, workload: str, body: int, module: str = "benchmarks.spark") -> dict[str, Any]:
-        """Run a workload on Spark and the same on the other side, in one process: a JVM is slow to start."""
+    def spark(self, workload: str, body: int, module: str = SOURCE) -> dict[str, Any]:
+        """Run a workload on Spark and what it is held against, in one process: a JVM is slow to start."""
         command = [sys.executable, "-m", module, workload, str(self.directory)]
         command += [f"mib={max(64, int(1024 * self.scale))}", f"body={body}", "rounds=3"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
@@ -246,11 +247,10 @@ def rows() -> list[Row]:
 def spark_rows() -> list[Row]:
     """The Spark source; the other side is Parquet with the same rows, and less is better."""
 
-    def row(name: str, title: str, goal: str, workload: str, body: int, *, per_gib: bool) -> Row:
+    def row(name: str, title: str, goal: str, workload: str, body: int, *, per_gib: bool, module: str = SOURCE) -> Row:
         last: dict[str, float] = {}
 
         def ours(bench: Bench) -> float:
-            module = "benchmarks.kafka.compare" if name.startswith("kafka_") else "benchmarks.spark"
             last.update(bench.spark(workload, body, module))
             return last["ours"] / (last["gib"] if per_gib else 1)
 
@@ -287,13 +287,21 @@ def spark_rows() -> list[Row]:
         row("spark_archive1k", "archive to Parquet, zstd, 1 KiB", "4 s/GiB", "archive", 896, per_gib=True),
         row("spark_topic", "Spark, one topic of 100", "1.5 × its share + 1 s", "topic", 180, per_gib=False),
         row("spark_key", "Spark, one key", "1.5 × its share + 1 s", "key", 180, per_gib=False),
+        *(
+            row(f"spark_{job}{size}", f"{title}, {told}", goal, job, body, per_gib=True, module=JOBS)
+            for job, title, goal in (
+                ("rebuild", "Spark rebuild, to an opening's", "3 s/GiB"),
+                ("audit", "Spark audit, to mqlake check", "2 s/GiB"),
+            )
+            for size, body, told in (("", 180, "300 B"), ("1k", 896, "1 KiB"))
+        ),
         Row("spark_catchup", "Spark stream, catch-up, 300 B", "600,000/s", lambda b: streamed(b, "catchup"), None),
         Row("spark_tail", "Spark stream, append to processed", "0.4 s", lambda b: streamed(b, "tail"), None, "s"),
-        row("kafka_full", "beside Kafka: full rows, 1 KiB", "1/1.5 × at most", "full", 896, per_gib=True),
-        row("kafka_count", "beside Kafka: count", "1/5 × at most", "count", 896, per_gib=True),
-        row("kafka_group", "beside Kafka: group by topic", "1/5 × at most", "group", 896, per_gib=True),
-        row("kafka_parquet", "beside Kafka: to Parquet", "1/3 × at most", "parquet", 896, per_gib=True),
-        row("kafka_catchup", "beside Kafka: stream catch-up", "1/2 × at most", "catchup", 896, per_gib=True),
+        row("kafka_full", "beside Kafka: full rows, 1 KiB", "1/1.5 × at most", "full", 896, per_gib=True, module=KAFKA),
+        row("kafka_count", "beside Kafka: count", "1/5 × at most", "count", 896, per_gib=True, module=KAFKA),
+        row("kafka_group", "beside Kafka: group by topic", "1/5 × at most", "group", 896, per_gib=True, module=KAFKA),
+        row("kafka_parquet", "beside Kafka: to Parquet", "1/3 × at most", "parquet", 896, per_gib=True, module=KAFKA),
+        row("kafka_catchup", "beside Kafka: stream catch-up", "1/2 × at most", "catchup", 896, per_gib=True, module=KAFKA),
     ]
 
 

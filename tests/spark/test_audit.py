@@ -16,9 +16,12 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from click.testing import CliRunner
 
 import mqlake
 import mqlake.spark
+from mqlake.cli.audit import audit, write_rows
+from mqlake.cli.check import EXIT_USAGE
 from mqlake.errors import ChangedUnderRead, NotAStore
 from mqlake.spark.audit import FINDINGS, findings_table, reports
 from mqlake.spark.check_split import check_split
@@ -71,7 +74,8 @@ def test_of_a_damaged_store_an_audit_finds_what_a_check_finds(seed: int, whole: 
 
 def test_a_store_that_is_written_is_looked_at_up_to_what_was_dispatched(tmp_path: Path) -> None:
     with open_small(tmp_path / "store") as store:
-        store.put_many([message(number, queue_id=0, body=bytes(500)) for number in range(400)])
+        for number in range(400):
+            store.put(message(number, queue_id=0, body=bytes(500)))
         store.wait_dispatched()
         found = audit_here(tmp_path / "store", grid=4096, part_size=8192)
         assert found.live and found.holds and found.end_offset == store.end_offset
@@ -146,26 +150,28 @@ def test_the_place_of_a_finding_is_told_as_offset_or_number(whole: Path, tmp_pat
 
 
 @pytest.mark.long
+@pytest.mark.timeout(400)
 def test_the_command_writes_rows_and_tells_the_worst_by_its_exit_code(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "store")
     damage(tmp_path / "store", 1, files="commitlog/*", kind="flip_bit")
     command = [sys.executable, "-m", "mqlake", "audit", str(whole), str(tmp_path / "store"), "--master", "local[1]"]
-    for name in ("rows.parquet", "rows.json"):
-        done = subprocess.run(
-            [*command, "--json", "--out", str(tmp_path / name)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-        assert done.returncode == 2, done.stderr
-        told = [json.loads(line) for line in done.stdout.splitlines()]
-        assert [line["severity"] for line in told if line["kind"] == "verdict"] == ["note", "error"]
+    command += ["--json", "--out", str(tmp_path / "rows.parquet")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 2, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["severity"] for line in told if line["kind"] == "verdict"] == ["note", "error"]
     rows = pq.read_table(tmp_path / "rows.parquet").to_pylist()
-    assert rows == [json.loads(line) for line in (tmp_path / "rows.json").read_text().splitlines()]
+    assert rows == findings_table(mqlake.check(tmp_path / "store")).to_pylist()
     assert len(rows) == len([line for line in told if line["kind"] == "finding"])
-    done = subprocess.run([*command, "--out", "x.csv"], capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 64 and ".parquet or .json" in done.stderr
+
+
+def test_rows_go_to_files_that_are_named_for_what_they_are(whole: Path, tmp_path: Path) -> None:
+    rows = findings_table(mqlake.check(make_store("torn tail", tmp_path / "store", 1)))
+    assert rows.num_rows
+    write_rows(rows, tmp_path / "rows.json")
+    assert [json.loads(line) for line in (tmp_path / "rows.json").read_text().splitlines()] == rows.to_pylist()
+    done = CliRunner().invoke(audit, [str(whole), "--out", "x.csv"])
+    assert done.exit_code == EXIT_USAGE and ".parquet or .json" in done.output
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:

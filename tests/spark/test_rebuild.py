@@ -47,6 +47,7 @@ def test_a_store_that_is_written_is_refused_before_a_task_starts(spark: SparkSes
 
 
 @pytest.mark.long
+@pytest.mark.timeout(400)
 def test_the_command_says_what_was_built(tmp_path: Path) -> None:
     store = make_store("plain", tmp_path / "store", 5)
     command = [sys.executable, "-m", "mqlake", "rebuild", str(store), "--out", str(tmp_path / "out")]

@@ -19,10 +19,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+def rows_file(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    if path is not None and path.suffix not in (".parquet", ".json"):
+        raise click.BadParameter(f"{path.name!r}; expected a name that ends in .parquet or .json")
+    return path
+
+
 @click.command(cls=VerdictCommand, epilog=EXIT_CODES)
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Settings by RocketMQ's names.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Rows to FILE.parquet or FILE.json.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    callback=rows_file,
+    help="Also write the rows to a file, .parquet or .json.",
+)
 @master_option
 @json_option
 def audit(stores: tuple[str, ...], config: Path | None, out: Path | None, master: str, as_json: bool) -> None:
@@ -30,8 +41,6 @@ def audit(stores: tuple[str, ...], config: Path | None, out: Path | None, master
 
     Nothing is written to a store. A pattern names every folder that it matches.
     """
-    if out is not None and out.suffix not in (".parquet", ".json"):
-        raise click.BadParameter(f"{out.name!r}; expected a name that ends in .parquet or .json", param_hint="--out")
     settings = settings_of(config)
     with show.progress("auditing", None), on_spark(master) as spark:
         from mqlake.spark.audit import findings_table, reports
