@@ -30,7 +30,8 @@ from benchmarks.machine import describe, touch_memory
 from tests.interop.rocketmq import RocketMQ, available
 
 ROCKETMQ = "5.5.1"
-SOURCE, JOBS, KAFKA = "benchmarks.spark", "benchmarks.spark_jobs", "benchmarks.kafka.compare"
+SOURCE, JOBS, STATS = "benchmarks.spark", "benchmarks.spark_jobs", "benchmarks.spark_stats"
+KAFKA = "benchmarks.kafka.compare"
 Measure = Callable[["Bench"], float]
 
 
@@ -286,6 +287,9 @@ def spark_rows() -> list[Row]:
         ),
         row("spark_archive1k", "archive to Parquet, zstd, 1 KiB", "4 s/GiB", "archive", 896, per_gib=True),
         row("spark_topic", "Spark, one topic of 100", "1.5 × its share + 1 s", "topic", 180, per_gib=False),
+        row(
+            "spark_stats", "Spark, statistics of everything", "1.5 CPU-s/GiB", "stats", 180, per_gib=True, module=STATS
+        ),
         row("spark_key", "Spark, one key", "1.5 × its share + 1 s", "key", 180, per_gib=False),
         *(
             row(f"spark_{job}{size}", f"{title}, {told}", goal, job, body, per_gib=True, module=JOBS)
@@ -301,7 +305,15 @@ def spark_rows() -> list[Row]:
         row("kafka_count", "beside Kafka: count", "1/5 × at most", "count", 896, per_gib=True, module=KAFKA),
         row("kafka_group", "beside Kafka: group by topic", "1/5 × at most", "group", 896, per_gib=True, module=KAFKA),
         row("kafka_parquet", "beside Kafka: to Parquet", "1/3 × at most", "parquet", 896, per_gib=True, module=KAFKA),
-        row("kafka_catchup", "beside Kafka: stream catch-up", "1/2 × at most", "catchup", 896, per_gib=True, module=KAFKA),
+        row(
+            "kafka_catchup",
+            "beside Kafka: stream catch-up",
+            "1/2 × at most",
+            "catchup",
+            896,
+            per_gib=True,
+            module=KAFKA,
+        ),
     ]
 
 

@@ -54,20 +54,25 @@ def spark_session(master: str) -> Iterator[SparkSession]:
         raise MissingExtra("this command", "spark") from None
     from mqlake.spark.session import session
 
+    logging.getLogger("SQLQueryContextLogger").disabled = not is_verbose()  # it repeats every error, in JSON
     running = SparkSession.getActiveSession()
     if running is not None:
         with plain_errors():
             yield running
         return
     with quiet_stderr():
-        spark = session(master, spark_ui_enabled="false", spark_ui_showConsoleProgress="false")
+        spark = session(master, spark_ui_enabled="false", spark_ui_showConsoleProgress="false", **few_parts(master))
         spark.sparkContext.setLogLevel("ERROR" if is_verbose() else "OFF")
-    logging.getLogger("SQLQueryContextLogger").disabled = not is_verbose()  # it repeats every error, in JSON
     try:
         with plain_errors():
             yield spark
     finally:
         spark.stop()
+
+
+def few_parts(master: str) -> dict[str, int]:
+    """On this machine alone, a shuffle has two parts a core; Spark's 200 are meant for a cluster."""
+    return {"spark_sql_shuffle_partitions": 2 * (os.cpu_count() or 1)} if master.startswith("local") else {}
 
 
 def is_verbose() -> bool:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from mqlake.spark import Views
 
 TABLE_ROWS = 1_000
+LONG = 40
+"""Columns that are wider give way where the screen is too narrow for all."""
 HISTORY_LINES = 1_000
 HELP = """\
 End a query with ; and it runs.   .tables        the tables there are
@@ -82,9 +84,12 @@ def print_answer(answer: DataFrame, form: str) -> int:
 def print_table(names: list[str], answer: DataFrame) -> int:
     rows = answer.take(TABLE_ROWS + 1)
     numbers = {name for name, kind in answer.dtypes if kind.split("(")[0] in NUMBERS}
-    table = show.table(*(f"{name}>" if name in numbers else name for name in names))
-    for row in rows[:TABLE_ROWS]:
-        table.add_row(*(Text(cell(value)) for value in row))
+    cells = [[cell(value) for value in row] for row in rows[:TABLE_ROWS]]
+    widths = [max((len(row[place]) for row in cells), default=0) for place in range(len(names))]
+    marks = [">" if name in numbers else "*" if width > LONG else "" for name, width in zip(names, widths, strict=True)]
+    table = show.table(*(name + mark for name, mark in zip(names, marks, strict=True)))
+    for row in cells:
+        table.add_row(*map(Text, row))
     show.console().print(table)
     if len(rows) > TABLE_ROWS:
         click.echo(f"the first {TABLE_ROWS:,} rows; --format csv or json gives all, LIMIT fewer", err=True)

@@ -1,7 +1,8 @@
 """Rows of statistics in a lake: written there split by split, and read back with the bytes that they count.
 
-A pipeline keeps the rows of each range that it takes (`keep_stats`), so its files of the table `stats` lie end to end. Only such a chain is believed: a range that was archived without being counted ends it, and what lies
-behind is counted from the log.
+A pipeline keeps the rows of each range that it takes (`keep_stats`), so its files of the table `stats` lie end to end.
+Only such a chain is believed: a range that was archived without being counted ends it, and what lies behind is counted
+from the log.
 """
 
 from __future__ import annotations

@@ -134,7 +134,14 @@ def _numbered(*columns: Numbers) -> tuple[Numbers, int]:
 
 
 def _encoded(column: Numbers) -> tuple[Numbers, Numbers]:
-    """Each value's number in the order of appearance, and the values."""
+    """Each value's number, and the values: by a table where they lie close together, else by hash."""
+    lowest, highest = int(column.min()), int(column.max())
+    if highest - lowest < 4 * len(column):
+        near = column - lowest
+        (values,) = np.nonzero(np.bincount(near))
+        table = np.empty(highest - lowest + 1, np.int64)
+        table[values] = np.arange(len(values))
+        return table[near], values + lowest
     encoded = pa.array(column).dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_numpy()
 
