@@ -19,7 +19,8 @@ except ImportError:
 from mqlake.spark.archive import archive
 from mqlake.spark.compact import compact
 from mqlake.spark.predicate import read
+from mqlake.spark.replay import replay
 from mqlake.spark.session import session
 from mqlake.spark.source import MqlakeSource, explain
 
-__all__ = ["MqlakeSource", "archive", "compact", "explain", "read", "session"]
+__all__ = ["MqlakeSource", "archive", "compact", "explain", "read", "replay", "session"]

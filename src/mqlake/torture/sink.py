@@ -19,7 +19,7 @@ from pathlib import Path
 from mqlake import MessageStore, StoreError
 from mqlake.torture.row import NotAllowed, Outcome, Row
 
-BATCHES, ROWS_EACH = 12, 400
+BATCHES, ROWS_EACH = 8, 500
 DRIVER_KILLS = 4
 """In each case, on one stream."""
 DRIVER_S = 300.0
@@ -46,7 +46,7 @@ class Sink(Row):
             driver = start_driver(folder)
             if life < DRIVER_KILLS:
                 outcome.faults += kill_at(driver, folder / "store", rng)
-            elif driver.wait(DRIVER_S) != 0:
+            elif not ends_well(driver):
                 outcome.count("errors", [(folder / "driver.txt").read_text()[-2000:]], "the last driver failed")
         outcome.acknowledged = BATCHES * ROWS_EACH
         judge(outcome, folder / "store")
@@ -65,6 +65,15 @@ def start_driver(folder: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "mqlake.torture.sink_driver", *arguments]
     with (folder / "driver.txt").open("ab") as said:
         return subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
+
+
+def ends_well(driver: subprocess.Popen[bytes]) -> bool:
+    try:
+        return driver.wait(DRIVER_S) == 0
+    except subprocess.TimeoutExpired:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+        return False
 
 
 def kill_at(driver: subprocess.Popen[bytes], store: Path, rng: random.Random) -> int:
