@@ -23,7 +23,7 @@ LAYERS = {
     "cli": {"kernel", "codec", "files", "logs", "store", "lake", "spark", "torture", "cli"},
 }
 OUTSIDE = {
-    "cli": {"click", "rich", "pyarrow"},
+    "cli": {"click", "rich", "pyarrow", "pyspark"},
     "store": {"pyarrow", "numpy"},
     "codec": {"lz4", "zstandard"},
     "lake": {"pyarrow", "numpy"},

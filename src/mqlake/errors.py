@@ -24,6 +24,7 @@
     ├── WrongLake             the lake has another store in this one's place
     ├── LakeGap               bytes that the lake does not have yet are gone from the log
     ├── LakeConflict          a commit that does not go on where the lake ends
+    ├── JobFailed             a task of a Spark job failed
     ├── MissingExtra          an optional package is needed for this call
     └── MissingJava           Spark needs a Java that is not there, or too old
 
@@ -330,6 +331,17 @@ class LakeConflict(StoreError):
 
     def __str__(self) -> str:
         return f"{self.lake}: found {self.found}; expected {self.expected}; run the job again: it goes on at the end"
+
+
+class JobFailed(StoreError):
+    """A task failed in a worker, and with it the job. What it had committed before stays."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"a task failed: {self.reason}; run the job again once that is mended: it goes on where it ended"
 
 
 class MissingJava(StoreError):

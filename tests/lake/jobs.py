@@ -27,6 +27,10 @@ def run_here(spark: Any, items: Sequence[Any], work: Callable[[Any], pa.Table], 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs run in this process."""
+    run_jobs_here(monkeypatch)
+
+
+def run_jobs_here(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("mqlake.spark.archive", "mqlake.spark.compact"):
         monkeypatch.setattr(importlib.import_module(name), "run_tasks", run_here)
 

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 from mqlake import Message, MessageStore
 from mqlake.errors import ChangedUnderRead, LakeGap, LakeInUse, NotAStore, WrongLake
 from mqlake.files.names import file_name
-from mqlake.lake import Lake, identity_of
+from mqlake.lake import MARKER, Lake, identity_of
 from mqlake.lake.find import find
 from mqlake.lake.gate import release
 from mqlake.lake.messages import MESSAGES
@@ -155,9 +155,9 @@ def test_damage_and_markers_are_listed_gaps_and_the_rest_is_archived(store: Path
     lost = {row["physical_offset"] for row in hit}
     assert rows_in(lake) == [row for row in whole if row["physical_offset"] not in lost]
     (state,) = Lake.open(lake).snapshot().stores.values()
-    damage = [gap for gap in state.gaps if gap.reason != splitting.MARKER]
+    damage = [gap for gap in state.gaps if gap.reason != MARKER]
     assert sum(gap.end - gap.start for gap in damage) == sum(row["size"] for row in hit)
-    markers = [gap for gap in state.gaps if gap.reason == splitting.MARKER]
+    markers = [gap for gap in state.gaps if gap.reason == MARKER]
     assert [gap.end % LOG_FILE for gap in markers] == [0] * (state.end // LOG_FILE)
     assert_holds(lake)
 

@@ -66,6 +66,11 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "check": Entry("check", "Show every broken promise of a store; nothing is written."),
         "repair": Entry("repair", "Make a broken store whole again, in place or as a copy."),
     },
+    "Lake": {
+        "archive": Entry("archive", "Write what stores hold to a lake of Parquet files, from where it ends on."),
+        "compact": Entry("compact", "Merge the small files of a lake."),
+        "lake": Entry("lake", "Look at a lake, check it, find a message in it."),
+    },
     "Measure": {
         "bench": Entry("bench", "Measure this store, or mmap against write, on your disk."),
         "torture": Entry("torture", "Kill, cut off, damage and starve stores on your disk; count what was lost."),

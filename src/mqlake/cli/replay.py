@@ -9,6 +9,7 @@ import click
 
 from mqlake.cli import show
 from mqlake.cli.options import json_option
+from mqlake.cli.spark_job import master_option, spark_session
 from mqlake.config import StoreConfig
 
 
@@ -22,7 +23,7 @@ from mqlake.config import StoreConfig
 @click.option("--keep-queue-offsets", is_flag=True, help="Messages keep their numbers; missing ones have no message.")
 @click.option("--keep-store-times", is_flag=True, help="Messages keep the time at which they were stored first.")
 @click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A broker.conf for it.")
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs, as spark://host:7077.")
+@master_option
 @json_option
 def replay(
     lake: Path,
@@ -42,25 +43,20 @@ def replay(
     The store appears when it is whole; NEW_STORE must not exist, or be empty.
     """
     from mqlake.spark import replay as run
-    from mqlake.spark import session
 
     given = {"topics": list(topics) or None, "startTime": start_time, "endTime": end_time}
-    spark = session(master, spark_ui_enabled="false", spark_ui_showConsoleProgress="false", spark_log_level="OFF")
-    try:
-        with show.progress(f"replaying {lake}", None, bytes_done=True) as step:
-            replayed = run(
-                spark,
-                str(lake),
-                str(new_store),
-                store=store,
-                config=StoreConfig.load(config) if config is not None else None,
-                keep_queue_offsets=keep_queue_offsets,
-                keep_store_times=keep_store_times,
-                progress=step.done,
-                **{name: value for name, value in given.items() if value is not None},
-            )
-    finally:
-        spark.stop()
+    with spark_session(master) as spark, show.progress(f"replaying {lake}", None, bytes_done=True) as step:
+        replayed = run(
+            spark,
+            str(lake),
+            str(new_store),
+            store=store,
+            config=StoreConfig.load(config) if config is not None else None,
+            keep_queue_offsets=keep_queue_offsets,
+            keep_store_times=keep_store_times,
+            progress=step.done,
+            **{name: value for name, value in given.items() if value is not None},
+        )
     if as_json:
         show.print_json({**dataclasses.asdict(replayed), "path": str(replayed.path)})
         return

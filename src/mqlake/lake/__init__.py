@@ -7,13 +7,14 @@ try:
 except ImportError:
     raise MissingExtra("mqlake.lake", "arrow") from None
 
-from mqlake.lake.entries import DONE, Gap, LakeFile, LakeRange, Seam, done, harvest
+from mqlake.lake.entries import DONE, MARKER, Gap, LakeFile, LakeRange, Seam, done, harvest
 from mqlake.lake.identity import identity_of, make_identity
 from mqlake.lake.lake import Lake
 from mqlake.lake.snapshot import LakeSnapshot, StoreState
 
 __all__ = [
     "DONE",
+    "MARKER",
     "Gap",
     "Lake",
     "LakeFile",

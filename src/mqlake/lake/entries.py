@@ -20,6 +20,10 @@ DONE = pa.schema([pa.field("done", pa.string(), nullable=False)])
 """What a task gives back."""
 
 
+MARKER = "end-of-file marker"
+"""The reason of a gap that is none of the messages'."""
+
+
 class Gap(NamedTuple):
     """Bytes [start, end) of a log that no row of the archive has, and why."""
 

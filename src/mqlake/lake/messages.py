@@ -6,7 +6,7 @@ the order of the log, and row groups know their smallest and largest offset, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -34,7 +34,7 @@ MESSAGES = pa.schema(
 
 
 def rows_between(
-    root: Path, file: LakeFile, start: int, end: int, columns: Sequence[str] | None = None
+    root: Path, file: LakeFile, start: int, end: int, columns: Collection[str] | None = None
 ) -> Iterator[pa.Table]:
     """The rows of a file whose records lie in [start, end) of the log, a row group at a time."""
     wanted = None if columns is None else list(dict.fromkeys([*columns, "physical_offset"]))
@@ -43,7 +43,7 @@ def rows_between(
         inside = (offsets >= start) & (offsets < end)
         rows = table if inside.all() else table.filter(pa.array(inside))
         if rows.num_rows:
-            yield rows if columns is None else rows.select(columns)
+            yield rows if columns is None else rows.select(list(columns))
 
 
 def groups_between(

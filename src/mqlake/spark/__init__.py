@@ -22,5 +22,6 @@ from mqlake.spark.predicate import read
 from mqlake.spark.replay import replay
 from mqlake.spark.session import session
 from mqlake.spark.source import MqlakeSource, explain
+from mqlake.spark.union import union
 
-__all__ = ["MqlakeSource", "archive", "compact", "explain", "read", "replay", "session"]
+__all__ = ["MqlakeSource", "archive", "compact", "explain", "read", "replay", "session", "union"]

@@ -22,7 +22,7 @@ from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import sync_file
 from mqlake.files.names import file_name
 from mqlake.kernel import crc32
-from mqlake.lake.entries import Gap, LakeFile, Seam, done
+from mqlake.lake.entries import MARKER, Gap, LakeFile, Seam, done
 from mqlake.lake.messages import MESSAGES
 from mqlake.lake.parquet import ParquetFile, sync_names
 from mqlake.lake.paths import messages_path
@@ -44,7 +44,6 @@ HELD_BYTES = 96 << 20
 """Rows that wait in memory."""
 SMALL_SLICE = 1 << 20
 DAY_MS = 86_400_000
-MARKER = "end-of-file marker"
 WHOLE_LOG = parse_options({"path": "-", "via": "scan", "includeInternal": "true"})
 """A job sees every record."""
 

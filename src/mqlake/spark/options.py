@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from mqlake.errors import InvalidConfig
 from mqlake.spark.schema import checked_columns
+from mqlake.store.scan import RAW_BODY
 
 MIB = 1 << 20
 DEFAULT_SPLIT_SIZE = 128 * MIB
@@ -65,6 +66,8 @@ class SourceOptions:
     """Tasks to aim for; without it twice the number of this machine's cores (minPartitions)."""
     via: Via = "auto"
     """How messages are found: what reads less, or the one that is named (via)."""
+    lake: str | None = None
+    """A lake's folder: what the log no longer has is read from there (lake)."""
 
     @property
     def smallest_split(self) -> int:
@@ -88,6 +91,8 @@ def parse_options(given: Mapping[str, str], columns: tuple[str, ...] | None = No
     values["columns"] = checked_columns(wanted, with_damage=on_damage == "rows")
     _require_order(values, "start_time", "end_time")
     _require_order(values, "start_offset", "end_offset")
+    if values.get("lake") is not None and RAW_BODY in values["columns"]:
+        raise InvalidConfig("option columns", RAW_BODY, "a lake has bodies as they were sent: name body instead")
     if values.get("topics") is not None and values.get("topics_pattern") is not None:
         raise InvalidConfig("option topicsPattern", values["topics_pattern"], "give topics or topicsPattern, not both")
     return SourceOptions(paths=paths, **values)
@@ -119,6 +124,12 @@ def _one_path(name: str, text: str) -> tuple[str, ...]:
     if not text:
         raise InvalidConfig(f"option {name}", text, "must name the folder of a store")
     return (text,)
+
+
+def _folder(name: str, text: str) -> str:
+    if not text:
+        raise InvalidConfig(f"option {name}", text, "must name the folder of a lake")
+    return text
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:
@@ -203,6 +214,7 @@ PARSERS: dict[str, Callable[[str, str], Any]] = {
     "splitSize": _size,
     "minPartitions": _positive,
     "via": _one_of("auto", "scan", "queue", "index"),
+    "lake": _folder,
 }
 """Every option, by the name that users give."""
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import glob
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mqlake.config import IndexConfig, StoreConfig
 from mqlake.errors import ChangedUnderRead, InvalidConfig, NotAStore, OffsetOutOfRange
+from mqlake.spark.archived import begins_at, cut_archived
 from mqlake.spark.boundaries import Boundaries, FileGone
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.split import Split
@@ -74,12 +75,24 @@ def _plan(options: SourceOptions) -> list[StorePlan]:
         ways = [choose(snapshot, options, *part) for snapshot, part in zip(snapshots, narrowed, strict=True)]
         size = split_size(sum(way.cost for way in ways), options)
         return [
-            StorePlan(snapshot.root, snapshot.first, snapshot.end, *part, way, way.cut(size))
+            StorePlan(snapshot.root, snapshot.first, snapshot.end, *part, way, _cut(snapshot, options, way, size))
             for snapshot, part, way in zip(snapshots, narrowed, ways, strict=True)
         ]
     finally:
         for snapshot in snapshots:
             snapshot.follower.close()
+
+
+def _cut(snapshot: Snapshot, options: SourceOptions, way: Way, size: int) -> list[Split]:
+    """The splits of the log, behind those of what only the lake has."""
+    splits = way.cut(size)
+    if options.lake is None:
+        return splits
+    start, stop = begins_at(options, snapshot.root, snapshot.first), snapshot.first
+    start = max(start, options.start_offset or 0)
+    stop = min(stop, options.end_offset if options.end_offset is not None else stop)
+    archived = snapshot.split(start, stop, topics=options.topics, lake=options.lake)
+    return [*cut_archived(archived, options.split_size), *(replace(split, lake=options.lake) for split in splits)]
 
 
 def expand(paths: tuple[str, ...]) -> list[Path]:
@@ -111,9 +124,10 @@ def take_snapshot(path: Path) -> Snapshot:
 def narrow(snapshot: Snapshot, options: SourceOptions) -> tuple[int, int]:
     """The byte range, between record boundaries, that holds all messages of the offsets and times asked for."""
     first, end = snapshot.first, snapshot.end
+    begin = begins_at(options, snapshot.root, first)
     for offset in (options.start_offset, options.end_offset):
-        if offset is not None and options.fail_on_data_loss and not first <= offset <= end:
-            raise OffsetOutOfRange(f"{snapshot.root}, commit log", offset, first, end)
+        if offset is not None and options.fail_on_data_loss and not begin <= offset <= end:
+            raise OffsetOutOfRange(f"{snapshot.root}, commit log", offset, begin, end)
     low = min(end, max(first, options.start_offset if options.start_offset is not None else first))
     high = min(end, max(low, options.end_offset if options.end_offset is not None else end))
     boundaries = Boundaries(snapshot.follower.log, first, end)

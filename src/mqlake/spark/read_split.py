@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from mqlake.files.mapped_file import MappedFile
 from mqlake.files.names import file_name
 from mqlake.kernel import check_record, find_record, java_hash
 from mqlake.logs.stretch import Stretch
+from mqlake.spark.archived import read_archived
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.schema import Table
 from mqlake.spark.selection import Selection
@@ -44,15 +46,28 @@ def read_split(options: SourceOptions, schema: pa.Schema, split: Split) -> Itera
     selection = Selection(options, split.topics)
     table = Table(split.store, schema)
     scan = SplitScan(options, split, selection.columns)
-    for batch in scan.of_split():
-        batch = selection.of(batch)
-        if batch.num_rows:
-            yield table.of_messages(batch)
-        if scan.damage and options.on_damage == "rows":
-            yield table.of_damage(scan.damage)
-            scan.damage.clear()
+    try:
+        if split.archived:
+            raise FileVanished(split.store, split.start, "a log that begins later", "the lake to have it")
+        for batch in scan.of_split():
+            batch = selection.of(batch)
+            if batch.num_rows:
+                yield table.of_messages(batch)
+            if scan.damage and options.on_damage == "rows":
+                yield table.of_damage(scan.damage)
+                scan.damage.clear()
+    except FileVanished as gone:
+        if split.lake is None:
+            raise
+        end = yield from read_archived(options, schema, split, scan.reached, gone.found)
+        if end < split.end:
+            yield from read_split(options, schema, replace(split, start=end, runs=None, offsets=None, archived=False))
     if scan.damage and options.on_damage == "rows":
         yield table.of_damage(scan.damage)
+
+
+class FileVanished(ChangedUnderRead):
+    """A file was deleted since the read was planned."""
 
 
 class SplitScan(Scan):
@@ -66,6 +81,8 @@ class SplitScan(Scan):
         self._layout = Layout(Path(split.store))
         self.damage: list[tuple[int, int, str]] = []
         """Offset, size and reason of what was passed over since this was last cleared."""
+        self.reached = split.start
+        """The rows before this offset were given out when a file was found to be gone."""
 
     def of_split(self) -> Iterator[pa.RecordBatch]:
         """The batches of the split, whichever way it names its messages."""
@@ -92,6 +109,7 @@ class SplitScan(Scan):
 
     def _stretch(self, start: int, stop: int) -> Stretch:
         """The part of [start, stop) that lies in one file of the log."""
+        self.reached = start
         size = self._split.file_size
         log_start = start - start % size
         path = self._layout.commit_log / file_name(log_start)
@@ -166,4 +184,4 @@ def open_file(split: Split, path: Path, start: int, size: int) -> MappedFile:
         return MappedFile.open(path, start, size, writable=False)
     except FileNotFoundError:
         found = f"no file {path.parent.name}/{path.name}: it was deleted since this read was planned"
-        raise ChangedUnderRead(split.store, split.start, found, f"the log up to {split.end}") from None
+        raise FileVanished(split.store, split.start, found, f"the log up to {split.end}") from None

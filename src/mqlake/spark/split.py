@@ -36,6 +36,19 @@ class Split(InputPartition):
     offsets: bytes | None = None
     """Physical offsets of the messages, int64, rising."""
 
+    lake: str | None = None
+    """Where rows are that the log no longer has."""
+    archived: bool = False
+    """They are there already: the log is not looked at."""
+
     def __repr__(self) -> str:
-        how = "queue" if self.runs is not None else "index" if self.offsets is not None else "scan"
+        how = (
+            "lake"
+            if self.archived
+            else "queue"
+            if self.runs is not None
+            else "index"
+            if self.offsets is not None
+            else "scan"
+        )
         return f"{how} of {self.store} [{self.start}, {self.end})"

@@ -30,7 +30,7 @@ class Sink(Row):
     title = "kill -9 of a Spark driver and of its commits while it streams into a store"
     allowed = "every row of the stream once"
     share = 5
-    stall_s = 900.0  # five starts of a JVM
+    stall_s = 1800.0  # five starts of a JVM
     cases = 25  # 100 drivers, and as many commits
 
     def run(self, case: int, folder: Path) -> Outcome:
@@ -79,6 +79,8 @@ def ends_well(driver: subprocess.Popen[bytes]) -> bool:
 def kill_at(driver: subprocess.Popen[bytes], store: Path, rng: random.Random) -> int:
     """Kill some commits, then the driver with its JVM; how many processes that were."""
     kills = 0
+    for _ in range(rng.choice((0, 1))):
+        wait_for_end(wait_for_commit(driver, store), store)
     for _ in range(rng.choice((0, 1, 2))):
         kills += kill_commit(driver, store, rng)
     wait_for_commit(driver, store)
@@ -99,6 +101,11 @@ def wait_for_commit(driver: subprocess.Popen[bytes], store: Path) -> int:
             return holder
         time.sleep(0.001)
     return 0
+
+
+def wait_for_end(holder: int, store: Path) -> None:
+    while holder and writer_of(store) == holder:
+        time.sleep(0.001)
 
 
 def writer_of(store: Path) -> int:

@@ -1,0 +1,68 @@
+"""`mqlake archive`: bring what stores hold into a lake."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mqlake.cli import show
+from mqlake.cli.options import json_option
+from mqlake.cli.spark_job import master_option, spark_session
+
+if TYPE_CHECKING:
+    from mqlake.spark.archive import Archived
+
+
+@click.command()
+@click.argument("stores", nargs=-1, required=True, metavar="STORE...")
+@click.option("--lake", required=True, type=click.Path(path_type=Path), help="The lake's folder; made if it is new.")
+@click.option("--no-index", is_flag=True, help="Leave the key index out: look-ups then read all messages.")
+@click.option("--add-store", is_flag=True, help="Take a store into a lake that has others.")
+@click.option("--accept-gap", is_flag=True, help="Go on where messages were deleted before they were archived.")
+@click.option("--split-size", default="128m", show_default=True, metavar="SIZE", help="Bytes of the log for one task.")
+@master_option
+@json_option
+def archive(
+    stores: tuple[str, ...],
+    lake: Path,
+    no_index: bool,
+    add_store: bool,
+    accept_gap: bool,
+    split_size: str,
+    master: str,
+    as_json: bool,
+) -> None:
+    """Write what stores hold to Parquet files by topic and day, from where the lake ends on.
+
+    Each step is one commit: a run that is killed is gone on with by the next. Behind a commit the store's retention may
+    delete what is archived, and never more. Works while the store is written.
+    """
+    with spark_session(master) as spark, show.progress("archiving", None, bytes_done=True) as step:
+        from mqlake.spark import archive as run
+
+        results = run(
+            spark,
+            list(stores),
+            str(lake),
+            index=not no_index,
+            split_size=split_size,
+            add_store=add_store,
+            accept_gap=accept_gap,
+            progress=step.done,
+        )
+    show_results(results, as_json=as_json)
+
+
+def show_results(results: list[Archived], *, as_json: bool) -> None:
+    if as_json:
+        for result in results:
+            show.print_json(asdict(result))
+        return
+    made = show.table("store", "from>", "to>", "messages>", "files>", "size>", "in gaps>")
+    for result in results:
+        numbers = [str(result.start), str(result.end), show.count(result.rows), show.count(result.file_count)]
+        made.add_row(result.store, *numbers, show.size(result.file_bytes), show.size(result.gap_bytes))
+    show.console().print(made)

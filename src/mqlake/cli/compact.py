@@ -1,0 +1,39 @@
+"""`mqlake compact`: small files of a lake become large ones."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from mqlake.cli import show
+from mqlake.cli.options import byte_count, duration_ms, json_option
+from mqlake.cli.spark_job import master_option, spark_session
+
+
+@click.command()
+@click.argument("lake", type=click.Path(path_type=Path))
+@click.option(
+    "--target", type=byte_count, default="128m", show_default=True, metavar="SIZE", help="How large files get."
+)
+@click.option(
+    "--grace", type=duration_ms, default="1h", show_default=True, metavar="TIME", help="How long old files stay."
+)
+@master_option
+@json_option
+def compact(lake: Path, target: int, grace: int, master: str, as_json: bool) -> None:
+    """Merge the small files of each topic and day, and delete those that were replaced before.
+
+    Readers of the old files go on: those stay on the disk for the grace time, and a later run deletes them.
+    """
+    with spark_session(master) as spark:
+        from mqlake.spark import compact as run
+
+        done = run(spark, str(lake), target_bytes=target, grace_s=grace / 1000)
+    if as_json:
+        show.print_json(asdict(done))
+        return
+    before = f"{show.count(done.files_before)} files, {show.size(done.bytes_before)},"
+    after = f"{show.count(done.files_after)}, {show.size(done.bytes_after)}"
+    click.echo(f"{before} became {after}; {show.count(done.deleted)} old files deleted")

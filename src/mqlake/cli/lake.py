@@ -1,0 +1,119 @@
+"""`mqlake lake`: look at a lake, check it, find a message in it, give a store's gate back."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqlake.cli import show
+from mqlake.cli.main import EXIT_NOTHING_FOUND
+from mqlake.cli.options import json_option
+
+if TYPE_CHECKING:
+    from mqlake.lake import LakeSnapshot
+
+lake_argument = click.argument("lake", type=click.Path(path_type=Path))
+
+
+@click.group()
+def lake() -> None:
+    """The archive that `mqlake archive` makes: what is in it, and whether it holds."""
+
+
+@lake.command()
+@lake_argument
+@json_option
+def info(lake: Path, as_json: bool) -> None:
+    """Show which bytes of which stores a lake has, its files, and the gaps."""
+    from mqlake.lake import Lake
+
+    opened = Lake.open(lake)
+    stores = [store_json(opened.snapshot(), name) for name in opened.snapshot().stores]
+    if as_json:
+        show.print_json({"id": opened.identity, "version": opened.snapshot().version, "stores": stores})
+        return
+    made = show.table("store", "from>", "to>", "messages>", "files>", "size>", "markers>", "damaged or lost>")
+    for row in stores:
+        sizes = [show.size(row[name]) for name in ("fileBytes", "markerBytes", "lostBytes")]
+        made.add_row(
+            row["path"], str(row["start"]), str(row["end"]), *map(show.count, (row["rows"], row["files"])), *sizes
+        )
+    show.console().print(made)
+    for row in stores:
+        for start, end, reason in row["gaps"]:
+            click.echo(f"{row['path']}: [{start}, {end}): {reason}")
+
+
+def store_json(snapshot: LakeSnapshot, name: str) -> dict[str, Any]:
+    from mqlake.lake import MARKER
+
+    state, files = snapshot.stores[name], snapshot.files("messages", name)
+    lost = [gap for gap in state.gaps if gap.reason != MARKER]
+    return {
+        "path": state.path,
+        "identity": state.identity,
+        "start": state.start,
+        "end": state.end,
+        "rows": sum(file.rows for file in files),
+        "files": len(files),
+        "fileBytes": sum(file.bytes for file in files),
+        "markerBytes": sum(gap.end - gap.start for gap in state.gaps if gap.reason == MARKER),
+        "lostBytes": sum(gap.end - gap.start for gap in lost),
+        "gaps": lost,
+    }
+
+
+@lake.command()
+@lake_argument
+@json_option
+def check(lake: Path, as_json: bool) -> None:
+    """Prove that the lake has every byte it claims: files as committed, rows and gaps without a hole or an overlap.
+
+    Exit code 1 where it has not.
+    """
+    from mqlake.lake import Lake
+    from mqlake.lake.verify import verify
+
+    with show.progress("checking", None, bytes_done=False) as step:
+        findings = verify(Lake.open(lake), step.done)
+    for finding in findings:
+        if as_json:
+            show.print_json(finding._asdict())
+        else:
+            click.echo(f"{finding.what}: {finding.where}: found {finding.found}; expected {finding.expected}")
+    if findings:
+        raise click.exceptions.Exit(EXIT_NOTHING_FOUND)
+    if not as_json:
+        click.echo("all promises hold")
+
+
+@lake.command()
+@lake_argument
+@click.argument("topic")
+@click.argument("key")
+def find(lake: Path, topic: str, key: str) -> None:
+    """Show the archived messages of a topic with a key or a client id, as JSON lines."""
+    from mqlake.lake import Lake
+    from mqlake.lake.find import find as look
+
+    found = look(Lake.open(lake), topic, key).to_pylist(maps_as_pydicts="strict")
+    for row in found:
+        times = {name: row[name].isoformat() for name in ("born_timestamp", "store_timestamp")}
+        show.print_json({**row, **times, "body": base64.b64encode(row["body"]).decode()})
+    if not found:
+        raise click.exceptions.Exit(EXIT_NOTHING_FOUND)
+
+
+@lake.command()
+@click.argument("store", type=click.Path(path_type=Path, exists=True))
+@click.option("--lake", "of_lake", type=click.Path(path_type=Path), help="For this lake only; default: for all.")
+def release(store: Path, of_lake: Path | None) -> None:
+    """Keep nothing of a store for a lake any longer: its retention may then delete what is not archived."""
+    from mqlake.lake import Lake
+    from mqlake.lake.gate import release as let_go
+
+    names = let_go(store, Lake.open(of_lake).identity if of_lake is not None else None)
+    click.echo(f"released: {', '.join(names)}" if names else "no lake holds anything of this store")

@@ -1,0 +1,55 @@
+"""Processes that write, archive and compact until they are killed: `python -m tests.lake.storm ROLE STORE LAKE LEDGER`.
+
+The writer is its own cleaner. A line of the ledger is an offset that was acknowledged and dispatched before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from pathlib import Path
+
+from mqlake.errors import StoreError
+from mqlake.store.gates import Gates
+from tests.helpers import message, open_small
+from tests.lake.jobs import NO_SPARK, run_here
+
+
+def write(store: Path, lake: Path, ledger: Path) -> None:
+    descriptor = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    with open_small(store) as opened:
+        for _ in range(10**6):
+            receipts = opened.put_many([message(n, topic=f"t{n % 3}", body=b"x" * 300) for n in range(30)])
+            opened.wait_dispatched()
+            os.write(descriptor, b"".join(b"%d\n" % receipt.physical_offset for receipt in receipts))
+            if Gates(store / "mqlake" / "gates").offsets():  # else messages would go before there is an archive
+                opened.retain(keep_bytes=0)
+            time.sleep(0.005)
+
+
+def archive(store: Path, lake: Path, ledger: Path, rounds: int = 10**6) -> None:
+    for name in ("mqlake.spark.archive", "mqlake.spark.compact"):
+        importlib.import_module(name).run_tasks = run_here  # type: ignore[attr-defined]
+    from mqlake.spark import archive, compact
+
+    for number in range(rounds):
+        try:
+            archive(NO_SPARK, str(store), str(lake), split_size="40k", step_bytes=100_000)
+            if number % 3 == 2:
+                compact(NO_SPARK, str(lake), target_bytes=1 << 20, grace_s=5)
+        except StoreError as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+            time.sleep(0.05)
+
+
+def finish(store: Path, lake: Path, ledger: Path) -> None:
+    """Close the store cleanly, and archive the rest."""
+    open_small(store).close()
+    archive(store, lake, ledger, rounds=1)
+
+
+if __name__ == "__main__":
+    role, *paths = sys.argv[1:]
+    {"write": write, "archive": archive, "finish": finish}[role](*map(Path, paths))

@@ -1,0 +1,233 @@
+"""Log and lake read as one: no gap, no overlap, while writer, cleaner, archiver and compaction run and are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from mqlake import MessageStore
+from mqlake.errors import ChangedUnderRead, CorruptRecord, InvalidConfig, LakeGap
+from mqlake.lake import Lake
+from mqlake.lake.gate import release
+from mqlake.spark.archive import archive
+from mqlake.spark.compact import compact
+from mqlake.spark.split import Split
+from tests.helpers import eventually
+from tests.lake.jobs import NO_SPARK, assert_holds, here, rows_in, run_jobs_here
+from tests.lake.test_archive import flip
+from tests.spark.tables import options_for, put_messages, rows_of, splits_of, write_store
+
+__all__ = ["here"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "store"
+    write_store(path, 1000)
+    return path
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+def clean(store: Path) -> int:
+    """Delete all that gates and the writing leave; where the log begins then."""
+    with MessageStore.open(store) as opened:
+        opened.retain(keep_bytes=0)
+        return opened.first_offset
+
+
+def as_text(row: dict[str, Any]) -> str:
+    return repr(sorted(row.items()))
+
+
+SELECTIONS: list[dict[str, Any]] = [
+    {},
+    {"includeInternal": "true"},
+    {"topics": "topic-1,topic-3"},
+    {"topics": "topic-1", "includeInternal": "true"},
+    {"topicsPattern": "topic-[24]", "columns": "topic,body"},
+    {"tags": "tag1", "queues": "0,1"},
+    {"keys": "key-17,group-3"},
+    {"columns": "size"},
+    {"startOffset": "10000", "endOffset": "150000"},
+]
+
+
+class Aged(NamedTuple):
+    """A store that was archived, compacted and cleaned; with what was read and planned before that."""
+
+    store: Path
+    lake: Path
+    expected: list[list[Any]]
+    splits: list[list[Split]]
+
+
+@pytest.fixture(scope="module")
+def aged(tmp_path_factory: pytest.TempPathFactory) -> Aged:
+    store, lake = tmp_path_factory.mktemp("aged") / "store", tmp_path_factory.mktemp("aged") / "lake"
+    write_store(store, 1000)
+    expected = [rows_of(store, **options) for options in SELECTIONS]
+    with pytest.MonkeyPatch.context() as patch:
+        run_jobs_here(patch)
+        archive(NO_SPARK, str(store), str(lake), split_size="50k")
+        splits = [splits_of(store, lake=str(lake), splitSize="80k", **options) for options in SELECTIONS]
+        compact(NO_SPARK, str(lake), grace_s=0)
+    assert clean(store) > 200_000
+    return Aged(store, lake, expected, splits)
+
+
+@pytest.mark.parametrize("number", range(len(SELECTIONS)), ids=lambda number: ",".join(SELECTIONS[number]) or "all")
+def test_what_the_log_no_longer_has_comes_from_the_lake_with_every_selection(aged: Aged, number: int) -> None:
+    found = rows_of(aged.store, lake=str(aged.lake), splitSize="40k", **SELECTIONS[number])
+    assert sorted(found, key=as_text) == sorted(aged.expected[number], key=as_text) and found
+
+
+@pytest.mark.parametrize("number", range(len(SELECTIONS)), ids=lambda number: ",".join(SELECTIONS[number]) or "all")
+def test_a_read_whose_files_are_deleted_after_it_was_planned_goes_on_in_the_lake(aged: Aged, number: int) -> None:
+    assert not any(split.archived for split in aged.splits[number])
+    found = rows_of(aged.store, aged.splits[number], lake=str(aged.lake), **SELECTIONS[number])
+    assert sorted(found, key=as_text) == sorted(aged.expected[number], key=as_text) and found
+
+
+@pytest.mark.usefixtures("here")
+def test_a_read_without_a_lake_or_with_one_that_has_too_little_still_fails(store: Path, lake: Path) -> None:
+    archive(NO_SPARK, str(store), str(lake))
+    with MessageStore.open(store) as opened:
+        put_messages(opened, 1000, 600)
+    splits, alone = splits_of(store, lake=str(lake)), splits_of(store)
+    release(store)
+    clean(store)
+    with pytest.raises(ChangedUnderRead, match="deleted"):
+        rows_of(store, alone)
+    with pytest.raises(ChangedUnderRead, match=r"and in .*lake \[0, "):
+        rows_of(store, splits, lake=str(lake))
+    with pytest.raises(LakeGap):
+        splits_of(store, lake=str(lake))
+
+
+@pytest.mark.usefixtures("here")
+def test_damage_that_the_lake_lists_is_told_as_the_log_tells_it(store: Path, lake: Path) -> None:
+    hit = rows_of(store)[20]
+    flip(store, hit["physical_offset"] + 90)
+    expected = rows_of(store, onDamage="rows")
+    archive(NO_SPARK, str(store), str(lake), split_size="50k")
+    clean(store)
+    found = rows_of(store, lake=str(lake), onDamage="rows")
+    assert sorted(found, key=as_text) == sorted(expected, key=as_text)
+    with pytest.raises(CorruptRecord, match="CRC"):
+        rows_of(store, lake=str(lake), onDamage="fail")
+
+
+def test_raw_bodies_are_not_in_a_lake() -> None:
+    with pytest.raises(InvalidConfig, match="raw_body"):
+        options_for("x", lake="y", columns="raw_body")
+
+
+class Storm:
+    """A writer that cleans, and an archiver that compacts, as processes that are killed and started again."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.store, self.lake, self.ledger = folder / "store", folder / "lake", folder / "ledger"
+        self._random = random.Random(seed)
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self.output = (folder / "output").open("wb")
+
+    def __enter__(self) -> Storm:
+        Lake.open(self.lake, create=True)
+        self.start("write")
+        assert eventually(lambda: len(self.acknowledged()) >= 1000, 60)
+        self.start("archive")
+        assert eventually(lambda: self.first_offset() > 0, 60), "the cleaner cleans"
+        return self
+
+    def first_offset(self) -> int:
+        return min((int(entry.name) for entry in (self.store / "commitlog").iterdir()), default=0)
+
+    def start(self, role: str) -> None:
+        command = [sys.executable, "-m", "tests.lake.storm", role]
+        command += [str(path) for path in (self.store, self.lake, self.ledger)]
+        self._running[role] = subprocess.Popen(command, stdout=self.output, stderr=self.output)
+
+    def kill_one(self) -> None:
+        """Kill a process at a random moment, mostly of its work, and start it again."""
+        role = self._random.choice(["write", "archive", "archive"])
+        before = self.progress(role)
+        if self._random.random() < 0.8:
+            eventually(lambda: self.progress(role) != before)
+        time.sleep(self._random.uniform(0, 0.5))
+        self.stop(role)
+        self.start(role)
+
+    def progress(self, role: str) -> int:
+        return self.ledger.stat().st_size if role == "write" else Lake.open(self.lake).snapshot().version
+
+    def stop(self, role: str) -> None:
+        process = self._running.pop(role)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def acknowledged(self) -> set[int]:
+        lines = self.ledger.read_bytes().split(b"\n")[:-1] if self.ledger.exists() else []
+        return {int(line) for line in lines}
+
+    def __exit__(self, *error: object) -> None:
+        for role in list(self._running):
+            self.stop(role)
+        self.output.close()
+
+
+def check_exact(found: list[int], before: set[int]) -> None:
+    assert len(found) == len(set(found)), "a row twice"
+    assert not before - set(found), "an acknowledged message is missing"
+
+
+def ride(folder: Path, seed: int, kills: int, look: Callable[[Storm], list[int]]) -> None:
+    """Kill at random and look each time; at the end everything is archived and all that was seen is true."""
+    seen: set[int] = set()
+    with Storm(folder, seed) as storm:
+        for _ in range(kills):
+            before = storm.acknowledged()
+            found = look(storm)
+            check_exact(found, before)
+            seen |= set(found)
+            storm.kill_one()
+        storm.stop("write")
+        storm.stop("archive")
+        paths = [str(path) for path in (storm.store, storm.lake, storm.ledger)]
+        subprocess.run([sys.executable, "-m", "tests.lake.storm", "finish", *paths], check=True)
+        rows = [row["physical_offset"] for row in rows_in(storm.lake)]
+        assert rows == sorted(set(rows)) and not storm.acknowledged() - set(rows) and not seen - set(rows)
+        assert_holds(storm.lake)
+        state = Lake.open(storm.lake).snapshot().stores[str(storm.store)]
+        with MessageStore.open(storm.store, read_only=True) as opened:
+            assert state.end == opened.end_offset
+
+
+def by_source(storm: Storm) -> list[int]:
+    rows = rows_of(storm.store, lake=str(storm.lake), includeInternal="true", columns="physical_offset")
+    return [row["physical_offset"] for row in rows]
+
+
+def test_log_and_lake_are_exact_while_all_run_and_are_killed(tmp_path: Path) -> None:
+    ride(tmp_path, 1, 3, by_source)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", range(4))
+def test_log_and_lake_are_exact_through_a_hundred_kills(tmp_path: Path, seed: int) -> None:
+    ride(tmp_path, seed, 25, by_source)

@@ -1,0 +1,131 @@
+"""The lake in Spark itself: archive, compaction and union as jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import PySparkException
+
+from mqlake import MessageStore
+from mqlake.errors import CorruptRecord, InvalidConfig, WrongLake
+from mqlake.lake import Lake
+from mqlake.lake.verify import verify
+from mqlake.spark import archive, compact, union
+from tests.lake.test_archive import flip
+from tests.lake.test_archived import SELECTIONS, Storm, as_text, ride
+from tests.spark.tables import put_messages, rows_of, write_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
+
+SOME = [SELECTIONS[number] for number in (1, 3, 4, 6)]
+"""The others are like them; the tests of `tests/lake` have all, without a JVM."""
+
+
+def rows(frame: DataFrame) -> list[dict[str, Any]]:
+    found = [row.asDict() for row in frame.collect()]
+    for row in found:
+        for name in ("born_timestamp", "store_timestamp"):
+            if name in row:
+                row[name] = row[name].timestamp()
+    return sorted(found, key=as_text)
+
+
+def expected_rows(store: Path, **options: Any) -> list[dict[str, Any]]:
+    found = rows_of(store, **options)
+    for row in found:
+        for name in ("born_timestamp", "store_timestamp"):
+            if name in row:
+                row[name] = row[name].timestamp()
+    return sorted(found, key=as_text)
+
+
+def test_archive_compaction_and_union_give_every_message_once_with_every_selection(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The union was made before the archiver and the cleaner went on, and is run after."""
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    write_store(store, 700)
+    (done,) = archive(spark, str(store), str(lake), split_size="200k", step_bytes=200_000)
+    assert done.rows == 700 and Lake.open(lake).snapshot().version > 1
+    with MessageStore.open(store) as opened:
+        put_messages(opened, 700, 700)
+        opened.wait_dispatched()
+        expected = [expected_rows(store, **options) for options in SOME]
+        frames = [union(spark, str(store), str(lake), **options) for options in SOME]
+        assert frames[0].count() == 1400, "its log is planned now"
+        archive(spark, str(store), str(lake))
+        compact(spark, str(lake))
+        opened.retain(keep_bytes=0)
+        assert opened.first_offset > 200_000
+    for frame, wanted, options in zip(frames, expected, SOME, strict=True):
+        assert rows(frame) == wanted, options
+    assert rows(union(spark, None, str(lake), topics="topic-3", via="queue", columns="body,store")) == expected_rows(
+        store, topics="topic-3", columns="body,store", lake=str(lake)
+    )
+    assert verify(Lake.open(lake)) == []
+    times = sorted(row["store_timestamp"] for row in expected[0])
+    middle = int(times[len(times) // 2] * 1000)
+    for bounds in ({"startTime": middle}, {"endTime": middle}):
+        wanted = expected_rows(store, lake=str(lake), **bounds)
+        assert rows(union(spark, str(store), str(lake), **bounds)) == wanted and wanted
+
+
+def test_a_moved_store_has_one_name_in_the_union_and_a_lost_one_its_archive(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store, lake, moved = tmp_path / "store", tmp_path / "lake", tmp_path / "moved"
+    write_store(store, 100)
+    archive(spark, str(store), str(lake))
+    store.rename(moved)
+    with MessageStore.open(moved) as opened:
+        put_messages(opened, 100, 10)
+    frame = union(spark, str(moved), str(lake), includeInternal=True, columns="store,body")
+    assert {row["store"] for row in rows(frame)} == {str(moved)} and frame.count() == 110
+    assert union(spark, None, str(lake), includeInternal=True).count() == 100, "its folder is gone"
+    other = tmp_path / "store"
+    write_store(other, 10)
+    with pytest.raises(WrongLake):
+        union(spark, str(other), str(lake))
+    with pytest.raises(InvalidConfig, match="onDamage"):
+        union(spark, str(moved), str(lake), onDamage="rows")
+
+
+def test_an_error_in_a_worker_is_told_and_nothing_is_committed(spark: SparkSession, tmp_path: Path) -> None:
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    write_store(store, 100)
+    Lake.open(lake, create=True)
+    (lake / "messages").write_text("in the way")
+    with pytest.raises(PySparkException, match=r"NotADirectoryError|FileExistsError"):
+        archive(spark, str(store), str(lake))
+    assert Lake.open(lake).snapshot().version == 0
+    (lake / "messages").unlink()
+    (done,) = archive(spark, str(store), str(lake))
+    assert done.rows == 100
+
+
+def test_damage_in_the_archive_fails_a_union_that_is_told_to(spark: SparkSession, tmp_path: Path) -> None:
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    write_store(store, 100)
+    flip(store, rows_of(store)[5]["physical_offset"] + 90)
+    archive(spark, str(store), str(lake))
+    assert union(spark, str(store), str(lake), includeInternal=True, columns="size").count() == 99
+    with pytest.raises(CorruptRecord, match="CRC"):
+        union(spark, str(store), str(lake), onDamage="fail")
+
+
+def test_the_unions_count_is_exact_while_all_run_and_are_killed(spark: SparkSession, tmp_path: Path) -> None:
+    def by_union(storm: Storm) -> list[int]:
+        frame = union(spark, str(storm.store), str(storm.lake), includeInternal=True, columns="store,physical_offset")
+        found = [row["physical_offset"] for row in frame.collect()]
+        assert frame.count() == len(found), "one DataFrame is one snapshot"
+        return found
+
+    ride(tmp_path, 7, 2, by_union)
