@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -44,7 +45,7 @@ def replay(
     """
     from mqlake.spark import replay as run
 
-    given = {"topics": list(topics) or None, "startTime": start_time, "endTime": end_time}
+    given: dict[str, Any] = {"topics": list(topics) or None, "startTime": start_time, "endTime": end_time}
     with spark_session(master) as spark, show.progress(f"replaying {lake}", None, bytes_done=True) as step:
         replayed = run(
             spark,

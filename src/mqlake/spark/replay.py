@@ -150,11 +150,10 @@ def _options(lake: str, selection: dict[str, object], *, include_internal: bool)
 
 def _state(lake: Lake, snapshot: LakeSnapshot, store: str | None) -> StoreState:
     names = sorted(snapshot.stores)
-    if store is None and len(names) == 1:
-        return snapshot.stores[names[0]]
-    if store not in snapshot.stores:
+    name = names[0] if store is None and len(names) == 1 else store
+    if name is None or name not in snapshot.stores:
         raise InvalidConfig("store", store, f"one of those in {lake.root}: {', '.join(names) or 'none yet'}")
-    return snapshot.stores[store]
+    return snapshot.stores[name]
 
 
 def _ranges(snapshot: LakeSnapshot, state: StoreState, options: SourceOptions) -> list[Range]:
@@ -162,7 +161,7 @@ def _ranges(snapshot: LakeSnapshot, state: StoreState, options: SourceOptions) -
     start = max(state.start, options.start_offset or 0)
     end = min(state.end, options.end_offset if options.end_offset is not None else state.end)
     files = [file for file in snapshot.files("messages", state.name) if _may_have(options, file)]
-    found = []
+    found: list[Range] = []
     for place in range(start, end, RANGE_BYTES):
         stop = min(place + RANGE_BYTES, end)
         inside = tuple(file for file in files if file.start < stop and file.end > place)
@@ -284,7 +283,13 @@ def _fillers(table: pa.Table, chosen: pa.Table, lost: Sequence[int]) -> pa.Table
     behind = np.searchsorted(offsets, np.array(lost, np.int64)).clip(max=len(offsets) - 1)
     rows = table.take(np.concatenate([np.flatnonzero(missing), behind]))
     places = np.concatenate([offsets[missing], np.array(lost, np.int64)])
-    of_none: dict[str, Any] = {"topic": SCAR_TOPIC, "queue_id": 0, "queue_offset": 0, "flag": 0, "sys_flag": ROLLED_BACK}
+    of_none: dict[str, Any] = {
+        "topic": SCAR_TOPIC,
+        "queue_id": 0,
+        "queue_offset": 0,
+        "flag": 0,
+        "sys_flag": ROLLED_BACK,
+    }
     of_none |= {"reconsume_times": 0, "prepared_offset": 0, "tags": None, "keys": [], "properties": [], "body": b""}
     columns = [
         pa.array(places)
