@@ -1,6 +1,6 @@
 """Statistics of a store beside the same figures from Parquet files of the same rows, in one session, taking turns.
 
-Run as a program: `python -m benchmarks.spark_stats stats DIRECTORY [mib=1024] [body=180] [rounds=3]`, as `benchmarks.spark`;
+Run as a program: `python -m benchmarks.spark_stats stats DIRECTORY [mib=1024] [body=180] [rounds=3]`;
 `python -m benchmarks.spark_stats split DIRECTORY …` counts the splits in this process, without Spark, and tells the CPU
 seconds. Prints one JSON line: medians in seconds of both, GiB of the log.
 

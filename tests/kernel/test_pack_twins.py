@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ HOSTS = [pack_host(host) for host in ("10.1.2.3:40000", "[fd00::7]:1")]
 GOOD_ROWS = st.fixed_dictionaries(
     {
         "topic": st.sampled_from([b"orders", b"payments", b"%RETRY%" + b"g" * 140]),
-        "body": st.binary(max_size=60),
+        "body": st.binary(max_size=60) | st.just(b"as stored"),
         "tags": st.just(b"") | SOUND,
         "keys": st.lists(SOUND, max_size=3),
         "properties": st.dictionaries(SOUND | st.sampled_from([b"KEYS", b"TAGS"]), SOUND, max_size=3),
@@ -31,6 +32,7 @@ GOOD_ROWS = st.fixed_dictionaries(
         "flag": INT32,
         "sys_flag": st.integers(0, 0x7FF),
         "reconsume_times": INT32,
+        "body_crc": st.sampled_from([0, zlib.crc32(b"as stored") & 0x7FFFFFFF]),
         "queue_offset": st.integers(0, 9),
         "born_timestamp": st.integers(0, 1 << 45),
         "store_timestamp": st.integers(1, 1 << 45),
@@ -63,7 +65,7 @@ OPTIONAL = [
     "flag",
     "sys_flag",
     "queue_offset",
-    "prepared_offset",
+    "body_crc",
 ]
 Rows = Sequence[dict[str, Any]]
 
@@ -96,7 +98,7 @@ def columns_of(rows: Rows, without: set[str], *, joined_keys: bool = False) -> d
     lists(columns, "properties", [row["properties"] for row in rows])
     texts(columns, "properties.name", [name for row in rows for name in row["properties"]])
     texts(columns, "properties.value", [value for row in rows for value in row["properties"].values()])
-    for name in ("queue_id", "flag", "sys_flag", "reconsume_times"):
+    for name in ("queue_id", "flag", "sys_flag", "reconsume_times", "body_crc"):
         columns[name] = struct.pack(f"={len(rows)}i", *(row[name] for row in rows))
     for name in ("queue_offset", "born_timestamp", "store_timestamp", "prepared_offset"):
         columns[name] = struct.pack(f"={len(rows)}q", *(row[name] for row in rows))
@@ -209,8 +211,8 @@ def test_columns_that_contradict_themselves_are_refused() -> None:
     """Lengths found in a buffer never lead outside of it."""
     row = {
         "topic": b"t", "body": b"body", "tags": b"", "keys": [b"k"], "properties": {b"a": b"b"}, "queue_id": 0,
-        "flag": 0, "sys_flag": 0, "reconsume_times": 0, "queue_offset": 0, "born_timestamp": 1, "store_timestamp": 1,
-        "prepared_offset": 0, "born_host": HOSTS[0],
+        "flag": 0, "sys_flag": 0, "body_crc": 0, "reconsume_times": 0, "queue_offset": 0, "born_timestamp": 1,
+        "store_timestamp": 1, "prepared_offset": 0, "born_host": HOSTS[0],
     }  # fmt: skip
     for name, value in [
         ("body.offsets", struct.pack("=2i", 0, 5)),

@@ -47,6 +47,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
     "Write": {
         "put": Entry("put", "Append messages to a topic."),
         "load": Entry("load", "Append the messages of JSON lines, a dump's for instance."),
+        "replay": Entry("replay", "Make a store of what a lake has archived, on Spark."),
     },
     "Read": {
         "read": Entry("read", "Read one queue of a topic from an offset or a time on."),

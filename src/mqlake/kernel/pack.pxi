@@ -9,6 +9,8 @@
 
 cdef enum:
     IN_TURN = -1
+    COMPRESSED = 0x1
+    COMPRESSION_TYPE = 0x700
 
 cdef struct TextColumn:         # text i is values[offsets[i]:offsets[i + 1]]; no offsets where the column is absent
     const int32_t* offsets
@@ -31,6 +33,7 @@ cdef struct Packing:
     const int32_t* queue_id
     const int32_t* flag
     const int32_t* sys_flag
+    const int32_t* body_crc     # of the body as it was stored before
     const int32_t* reconsume_times
     const int64_t* queue_offset
     const int64_t* born_timestamp
@@ -62,9 +65,11 @@ def pack_records(dict columns not None, Py_ssize_t rows, bytes store_host not No
 
     Columns are buffers by name, as `types.Scanned` has them, all of them without nulls; only `topic` and `body` must be
     there. `topic` is a text, `born_host` indexes into packed hosts, an empty text in `tags` is none, `keys` are lists
-    (`keys.item`) or texts, and -1 in `queue_id` takes queues in turn. `born_timestamp` is in milliseconds; a packed
-    record has the `queue_offset` and `store_timestamp` that it is given. Stops before a row that cannot be stored:
-    whose body is above `max_body`, whose record above `max_size`, that names light queues unless `lights` lets it.
+    (`keys.item`) or texts, and -1 in `queue_id` takes queues in turn. Where `body_crc` is not the CRC of a body that
+    `sys_flag` says is compressed, it was decompressed since, and the flag is taken back. `born_timestamp` is in
+    milliseconds; a packed record has the `queue_offset` and `store_timestamp` that it is given. Stops before a row that
+    cannot be stored: whose body is above `max_body`, whose record above `max_size`, that names light queues unless
+    `lights` lets it.
     """
     cdef Packing pack
     cdef list views = []
@@ -116,6 +121,7 @@ cdef int open_packing(Packing* pack, dict columns, Py_ssize_t rows, list views) 
     pack.queue_id = <const int32_t*> take_numbers(columns, "queue_id", rows, 4, views)
     pack.flag = <const int32_t*> take_numbers(columns, "flag", rows, 4, views)
     pack.sys_flag = <const int32_t*> take_numbers(columns, "sys_flag", rows, 4, views)
+    pack.body_crc = <const int32_t*> take_numbers(columns, "body_crc", rows, 4, views)
     pack.reconsume_times = <const int32_t*> take_numbers(columns, "reconsume_times", rows, 4, views)
     pack.queue_offset = <const int64_t*> take_numbers(columns, "queue_offset", rows, 8, views)
     pack.born_timestamp = <const int64_t*> take_numbers(columns, "born_timestamp", rows, 8, views)
@@ -327,8 +333,11 @@ cdef uint8_t* fill_packed(Packing* pack, Py_ssize_t row, uint8_t* p) noexcept no
     cdef int32_t sys_flag = pack.sys_flag[row] if pack.sys_flag != NULL else 0
     cdef uint8_t* at = p + BORN_HOST_AT + host.size
     cdef Py_ssize_t properties_size
+    cdef int32_t crc = <int32_t> (crc32_of(0, body.at, body.size) & 0x7FFFFFFF)
+    if pack.body_crc != NULL and sys_flag & COMPRESSED and crc != pack.body_crc[row]:
+        sys_flag &= ~(COMPRESSED | COMPRESSION_TYPE)
     set32(p + 4, MAGIC_V2 if v2 else MAGIC_V1)
-    set32(p + 8, <int32_t> (crc32_of(0, body.at, body.size) & 0x7FFFFFFF))
+    set32(p + 8, crc)
     set32(p + 12, pack.queue_id[row] if pack.queue_id != NULL else IN_TURN)
     set32(p + 16, pack.flag[row] if pack.flag != NULL else 0)
     set64(p + QUEUE_OFFSET_AT, pack.queue_offset[row] if pack.queue_offset != NULL else 0)

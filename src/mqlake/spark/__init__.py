@@ -22,6 +22,7 @@ from mqlake.spark.check_split import check_split
 from mqlake.spark.compact import compact
 from mqlake.spark.predicate import read
 from mqlake.spark.rebuild import rebuild
+from mqlake.spark.replay import replay
 from mqlake.spark.report_job import report
 from mqlake.spark.session import session
 from mqlake.spark.source import MqlakeSource, explain
@@ -42,6 +43,7 @@ __all__ = [
     "lag",
     "read",
     "rebuild",
+    "replay",
     "report",
     "session",
     "stats",

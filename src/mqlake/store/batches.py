@@ -53,11 +53,16 @@ class Fence:
 
 
 def commit_parts(
-    path: Path, config: StoreConfig, staging: Staging, parts: Sequence[Part], fence: Fence | None, lock_wait_s: float
+    path: Path,
+    config: StoreConfig,
+    staging: Staging,
+    parts: Sequence[Part],
+    fence: Fence | None,
+    lock_wait_s: float,
 ) -> int:
     """Bring what tasks staged into a store, durable and dispatched; how many rows that were."""
     with open_when_free(path, config, lock_wait_s) as store:
-        rows = Batch(store, staging, fence).write(parts) if fence is not None else _append(store, staging, parts)
+        rows = Batch(store, staging, fence).write(parts) if fence is not None else append_parts(store, staging, parts)
         store.wait_dispatched(DISPATCH_S)
         layout = Layout(path)
         clean_staging(layout, LEFT_OVER_S, lambda source, batch: batch <= remembered(layout, source)[0])
@@ -79,11 +84,11 @@ def open_when_free(path: Path, config: StoreConfig, wait_s: float) -> MessageSto
             time.sleep(LOCK_POLL_S)
 
 
-def _append(store: MessageStore, staging: Staging, parts: Sequence[Part]) -> int:
-    """Without a fence: once, unless it fails."""
+def append_parts(store: MessageStore, staging: Staging, parts: Sequence[Part], keep: int = 0) -> int:
+    """Without a fence: once, unless it fails. `keep`: what records keep of their own (`kernel.types`)."""
     ordered = sorted(parts, key=lambda part: part.number)
     for packed in staging.open(ordered):
-        store.put_packed(packed)
+        store.put_packed(packed, keep=keep)
     store.flush()
     staging.remove()
     return sum(part.rows for part in ordered)

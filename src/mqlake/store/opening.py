@@ -22,7 +22,7 @@ from mqlake.codec.index_entry import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from mqlake.config import DEFAULT_BATCH_QUEUE_FILE_SIZE, DEFAULT_LOG_FILE_SIZE, DEFAULT_QUEUE_FILE_SIZE, StoreConfig
 from mqlake.errors import BadFile, DiskFull, InvalidConfig, NotAStore, StoreError, is_disk_full
 from mqlake.files.layout import Layout
-from mqlake.files.mapped_file import sync_directory
+from mqlake.files.mapped_file import MappedFile, sync_directory
 from mqlake.files.names import file_name, list_files
 from mqlake.files.small_files import replace_file
 
@@ -143,6 +143,16 @@ def mend_last_file(layout: Layout, config: StoreConfig) -> None:
         with path.open("r+b") as file:
             file.truncate(size)
             os.fsync(file.fileno())
+
+
+def begin_behind_first_file(layout: Layout, config: StoreConfig) -> None:
+    """Give a new store a log that begins where a first file would end, as after retention: queues of such a log may
+    begin at any number.
+    """
+    size = config.commit_log.file_size_bytes
+    assert size is not None, "sizes are resolved before a store is opened"
+    layout.commit_log.mkdir(parents=True, exist_ok=True)
+    MappedFile.create(layout.commit_log / file_name(size), size, size, reserve=True).sync()
 
 
 def keep_notes(layout: Layout, config: StoreConfig) -> None:

@@ -23,9 +23,9 @@ from mqlake.logs.commit_log import LIGHT_QUEUES, MARKER_SIZE
 from mqlake.logs.topic_table import require_topic
 from mqlake.message import Message
 
-INT32 = ("flag", "sys_flag", "reconsume_times")
+INT32 = ("flag", "sys_flag", "reconsume_times", "body_crc")
 INT64 = ("queue_offset", "prepared_offset", "store_timestamp")
-GIVEN = ("topic", "body", "tags", "keys", "queue_id", "properties", *INT32, "born_timestamp", "born_host")
+GIVEN = ("topic", "body", "tags", "keys", "queue_id", "properties", "flag", "sys_flag", "reconsume_times", "born_host")
 """What a message is made of, by the names of its arguments."""
 
 
@@ -96,7 +96,6 @@ class Packer:
         given = {name: value for name, value in given.items() if value is not None}
         if "properties" in given:
             given["properties"] = _pairs(batch, row)
-        given.pop("born_timestamp", None)
         queue_id = given.pop("queue_id", 0)
         message = Message(**given)
         require_topic(message.topic)

@@ -19,7 +19,7 @@ from pathlib import Path
 from mqlake import MessageStore, StoreError
 from mqlake.torture.row import NotAllowed, Outcome, Row
 
-BATCHES, ROWS_EACH = 12, 400
+BATCHES, ROWS_EACH = 8, 500
 DRIVER_KILLS = 4
 """In each case, on one stream."""
 DRIVER_S = 300.0
@@ -30,7 +30,7 @@ class Sink(Row):
     title = "kill -9 of a Spark driver and of its commits while it streams into a store"
     allowed = "every row of the stream once"
     share = 5
-    stall_s = 900.0  # five starts of a JVM
+    stall_s = 1800.0  # five starts of a JVM
     cases = 25  # 100 drivers, and as many commits
 
     def run(self, case: int, folder: Path) -> Outcome:
@@ -46,7 +46,7 @@ class Sink(Row):
             driver = start_driver(folder)
             if life < DRIVER_KILLS:
                 outcome.faults += kill_at(driver, folder / "store", rng)
-            elif driver.wait(DRIVER_S) != 0:
+            elif not ends_well(driver):
                 outcome.count("errors", [(folder / "driver.txt").read_text()[-2000:]], "the last driver failed")
         outcome.acknowledged = BATCHES * ROWS_EACH
         judge(outcome, folder / "store")
@@ -67,9 +67,20 @@ def start_driver(folder: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
 
 
+def ends_well(driver: subprocess.Popen[bytes]) -> bool:
+    try:
+        return driver.wait(DRIVER_S) == 0
+    except subprocess.TimeoutExpired:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+        return False
+
+
 def kill_at(driver: subprocess.Popen[bytes], store: Path, rng: random.Random) -> int:
     """Kill some commits, then the driver with its JVM; how many processes that were."""
     kills = 0
+    for _ in range(rng.choice((0, 1))):
+        wait_for_end(wait_for_commit(driver, store), store)
     for _ in range(rng.choice((0, 1, 2))):
         kills += kill_commit(driver, store, rng)
     wait_for_commit(driver, store)
@@ -90,6 +101,11 @@ def wait_for_commit(driver: subprocess.Popen[bytes], store: Path) -> int:
             return holder
         time.sleep(0.001)
     return 0
+
+
+def wait_for_end(holder: int, store: Path) -> None:
+    while holder and writer_of(store) == holder:
+        time.sleep(0.001)
 
 
 def writer_of(store: Path) -> int:

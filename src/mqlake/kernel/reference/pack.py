@@ -10,13 +10,15 @@ from typing import Any
 from mqlake.errors import InvalidMessage
 from mqlake.kernel.hosts import format_host
 from mqlake.kernel.reference.encode import CRC_NAME, CRC_PROPERTY, encode_record
+from mqlake.kernel.reference.hashing import crc32
 from mqlake.kernel.reference.message import Message
 from mqlake.kernel.reference.record import parse
 from mqlake.kernel.types import IN_TURN, OTHER_RECORD, REACHED_END, Readable
 
 LIGHT_QUEUES = "INNER_MULTI_DISPATCH"
 TOPIC = re.compile(rb"%RETRY%[%|a-zA-Z0-9_-]{0,248}|[%|a-zA-Z0-9_-]{1,127}")
-NUMBERS = {"queue_id": "i", "flag": "i", "sys_flag": "i", "reconsume_times": "i", "born_host": "i"}
+NUMBERS = {"queue_id": "i", "flag": "i", "sys_flag": "i", "reconsume_times": "i", "born_host": "i", "body_crc": "i"}
+COMPRESSED, COMPRESSION_TYPE = 0x1, 0x700
 
 
 def pack_records(
@@ -32,9 +34,11 @@ def pack_records(
 
     Columns are buffers by name, as `types.Scanned` has them, all of them without nulls; only `topic` and `body` must be
     there. `topic` is a text, `born_host` indexes into packed hosts, an empty text in `tags` is none, `keys` are lists
-    (`keys.item`) or texts, and -1 in `queue_id` takes queues in turn. `born_timestamp` is in milliseconds; a packed
-    record has the `queue_offset` and `store_timestamp` that it is given. Stops before a row that cannot be stored:
-    whose body is above `max_body`, whose record above `max_size`, that names light queues unless `lights` lets it.
+    (`keys.item`) or texts, and -1 in `queue_id` takes queues in turn. Where `body_crc` is not the CRC of a body that
+    `sys_flag` says is compressed, it was decompressed since, and the flag is taken back. `born_timestamp` is in
+    milliseconds; a packed record has the `queue_offset` and `store_timestamp` that it is given. Stops before a row that
+    cannot be stored: whose body is above `max_body`, whose record above `max_size`, that names light queues unless
+    `lights` lets it.
     """
     packed = bytearray()
     for row in range(rows):
@@ -79,6 +83,14 @@ class _Row:
             return [(self.text("keys.item", at) or b"").decode() for at in self.items("keys")]
         return (self.text("keys") or b"").decode()
 
+    def sys_flag(self) -> int:
+        flag, crc = self.number("sys_flag"), crc32(self.text("body") or b"") & 0x7FFFFFFF
+        return (
+            flag & ~(COMPRESSED | COMPRESSION_TYPE)
+            if flag & COMPRESSED and crc != self.number("body_crc", crc)
+            else flag
+        )
+
     def born_host(self) -> str | None:
         if "born_host" not in self._columns:
             return None
@@ -99,7 +111,7 @@ def _pack(row: _Row, store_host: bytes, append_crc: bool) -> bytes | None:
             keys=row.keys(),
             properties={name.decode(): value.decode() for name, value in row.properties() if name != CRC_NAME.encode()},
             flag=row.number("flag"),
-            sys_flag=row.number("sys_flag"),
+            sys_flag=row.sys_flag(),
             born_timestamp=row.number("born_timestamp"),
             born_host=row.born_host(),
             reconsume_times=row.number("reconsume_times"),

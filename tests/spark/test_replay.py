@@ -1,0 +1,196 @@
+"""Archive -> store: the same messages in the same order, with or without their numbers, whole or not at all."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mqlake import (
+    CommitLogConfig,
+    ConsumeQueueConfig,
+    IndexConfig,
+    Message,
+    MessageStore,
+    QueueRange,
+    StoreConfig,
+    check,
+)
+from mqlake.errors import InvalidConfig, NotAStore
+from mqlake.spark import archive, replay
+from mqlake.store.repair import repair
+from tests.helpers import open_small
+from tests.spark.tables import rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
+
+CONFIG = StoreConfig(
+    commit_log=CommitLogConfig(file_size_bytes=131_072),
+    consume_queue=ConsumeQueueConfig(file_size_bytes=2000),
+    index=IndexConfig(slot_count=100, entry_count=400),
+)
+PLACE = {"store", "physical_offset", "size", "store_host"}
+NEW = {"store_timestamp", "sys_flag", "body_crc", "queue_offset"}
+
+
+def write_store(path: Path, count: int = 700) -> None:
+    """Many shapes: compressed bodies, transactions, hosts, light queues, queues in turn and by name."""
+    draw = random.Random(3)
+    with open_small(path) as store:
+        for number in range(count):
+            body = draw.randbytes(5000 if number == 650 else draw.choice([0, 7, 300, 900]))
+            compressed = number % 11 == 0
+            topic = draw.choice(["orders", "payments", "%RETRY%group"])
+            lit = number % 23 == 0 and number % 17 and topic != "%RETRY%group"  # these take no light queues
+            store.put(
+                Message(
+                    topic,
+                    zlib.compress(body) if compressed else body,
+                    tags=draw.choice([None, "TagA", "标签"]),
+                    keys=[f"key-{number}"] if number % 3 else (),
+                    properties={"number": str(number)} | ({"INNER_MULTI_DISPATCH": "%LMQ%one"} if lit else {}),
+                    queue_id=draw.choice([None, 0, 5]),
+                    flag=number,
+                    sys_flag=(0x301 if compressed else 0) | (0x4 if number % 17 == 0 else 0),
+                    born_timestamp=1_700_000_000_000 + number,
+                    born_host=draw.choice([None, "10.1.2.3:40000", "[fd00::7]:1"]),
+                    reconsume_times=number % 4,
+                    prepared_offset=number % 3,
+                )
+            )
+        store.retain(before_offset=70_000)
+
+
+@pytest.fixture(scope="module")
+def archived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A store, the first file of which is deleted, and a lake that has it."""
+    folder = tmp_path_factory.mktemp("archived")
+    write_store(folder / "store")
+    assert check(folder / "store").holds
+    archive(spark, str(folder / "store"), str(folder / "lake"), split_size="40k")
+    return folder / "store", folder / "lake"
+
+
+def all_rows(path: Path) -> list[dict[str, Any]]:
+    return rows_of(path, includeInternal="true", via="scan")
+
+
+def without(rows: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name not in names} for row in rows]
+
+
+def test_a_replayed_store_has_the_same_messages_in_the_same_order(
+    spark: SparkSession, archived: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Queues count from 0; bodies are no longer compressed, and their flag says so."""
+    store, lake = archived
+    to = tmp_path / "new"
+    done = replay(spark, str(lake), str(to), config=CONFIG)
+    old, new = all_rows(store), all_rows(to)
+    assert done.rows == len(old) == len(new) > 500
+    assert without(new, PLACE | NEW) == without(old, PLACE | NEW)
+    assert [row["sys_flag"] for row in new] == [row["sys_flag"] & ~0x701 for row in old]
+    assert all(row["body_crc"] == zlib.crc32(row["body"]) & 0x7FFFFFFF for row in new)
+    counted: dict[tuple[str, int], int] = {}
+    for row in new:
+        if not row["sys_flag"] & 0x4:
+            queue = row["topic"], row["queue_id"]
+            assert row["queue_offset"] == counted.get(queue, 0)
+            counted[queue] = row["queue_offset"] + 1
+    report = check(to)
+    assert report.holds, list(report.findings)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new"]
+    assert not (to / "mqlake" / "staging").exists()
+    with MessageStore.open(to) as opened:
+        assert opened.recovery is not None and opened.recovery.reason == "checkpoint"
+        row = next(row for row in old if row["keys"] and row["topic"] == "orders" and not row["sys_flag"] & 0x4)
+        assert [message.flag for message in opened.find("orders", row["keys"][0])] == [row["flag"]]
+
+
+def numbers(store: MessageStore, queue: QueueRange) -> list[tuple[int, int]]:
+    found = store.read(queue.topic, queue_id=queue.queue_id, start=queue.first_offset, limit=1000)
+    return [(message.queue_offset, message.flag) for message in found]
+
+
+def test_numbers_and_times_are_kept_where_asked(
+    spark: SparkSession, archived: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Queues begin at the first number that was replayed, as after retention, and the store can be gone on with."""
+    store, lake = archived
+    to = tmp_path / "new"
+    replay(spark, str(lake), str(to), config=CONFIG, keep_queue_offsets=True, keep_store_times=True)
+    old, new = all_rows(store), all_rows(to)
+    assert without(new, PLACE | {"sys_flag", "body_crc"}) == without(old, PLACE | {"sys_flag", "body_crc"})
+    with MessageStore.open(store, read_only=True) as before, MessageStore.open(to) as after:
+        assert after.recovery is not None and after.recovery.reason == "checkpoint", "its queues are believed"
+        assert after.topics() == before.topics()
+        for topic in before.topics():
+            assert after.queues(topic) == before.queues(topic)
+            for queue in before.queues(topic):
+                if queue.end_offset > queue.first_offset:
+                    assert numbers(after, queue) == numbers(before, queue)
+        ends = {queue.queue_id: queue.end_offset for queue in after.queues("orders")}
+        assert after.put(Message("orders", b"next", queue_id=5)).queue_offset == ends[5]
+    assert check(to).holds
+
+
+def test_a_selection_keeps_its_numbers_with_gaps_between(
+    spark: SparkSession, archived: tuple[Path, Path], tmp_path: Path
+) -> None:
+    store, lake = archived
+    to = tmp_path / "new"
+    done = replay(spark, str(lake), str(to), config=CONFIG, keep_queue_offsets=True, topics=["orders"], tags="TagA")
+    wanted = [row for row in all_rows(store) if row["topic"] == "orders" and row["tags"] == "TagA"]
+    assert done.rows > len(wanted) > 50, "and records that stand for what was left out"
+    found = [row for row in all_rows(to) if row["topic"] != "MQLAKE_SCAR"]
+    assert [(row["queue_id"], row["queue_offset"], row["flag"]) for row in found] == [
+        (row["queue_id"], row["queue_offset"], row["flag"]) for row in wanted
+    ]
+    with MessageStore.open(to) as opened:
+        numbered = [row for row in wanted if not row["sys_flag"] & 0x4]
+        for row in numbered[:20]:
+            [message] = opened.read("orders", queue_id=row["queue_id"], start=row["queue_offset"], limit=1)
+            assert message.flag == row["flag"]
+    told = {finding.what for finding in check(to).findings}
+    assert told == {"queue-hole"}, "the records say why numbers are missing; RocketMQ wants their entries otherwise"
+    repair(to)
+    assert check(to).holds
+
+
+def test_a_time_range_is_replayed(spark: SparkSession, archived: tuple[Path, Path], tmp_path: Path) -> None:
+    store, lake = archived
+    rows = all_rows(store)
+    start = rows[200]["store_timestamp"]
+    wanted = [row["flag"] for row in rows if row["store_timestamp"] >= start]
+    replay(spark, str(lake), str(tmp_path / "new"), config=CONFIG, startTime=start.isoformat())
+    assert [row["flag"] for row in all_rows(tmp_path / "new")] == wanted
+
+
+def test_a_replay_that_fails_leaves_nothing(spark: SparkSession, archived: tuple[Path, Path], tmp_path: Path) -> None:
+    _, lake = archived
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").write_text("mine")
+    with pytest.raises(NotAStore, match="name a new or an empty folder"):
+        replay(spark, str(lake), str(tmp_path / "taken"))
+    with pytest.raises(InvalidConfig, match="a selection has topics, topicsPattern"):
+        replay(spark, str(lake), str(tmp_path / "new"), topic="orders")
+    with pytest.raises(InvalidConfig, match="one of those in"):
+        replay(spark, str(lake), str(tmp_path / "new"), store="another")
+    with pytest.raises(Exception, match=r"\[\d+, \d+\) of the archived log, row \d+, message: found \d+ bytes"):
+        replay(
+            spark,
+            str(lake),
+            str(tmp_path / "new"),
+            config=StoreConfig(commit_log=CommitLogConfig(file_size_bytes=4096)),
+        )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["taken"]
+    (tmp_path / ".new.replay").mkdir()
+    with pytest.raises(NotAStore, match="or was killed"):
+        replay(spark, str(lake), str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
