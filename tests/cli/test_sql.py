@@ -12,7 +12,7 @@ import pytest
 from mqlake.cli.spark import failure
 from mqlake.cli.sql import cut, plain, split_arguments, statements
 
-ANALYSIS = """[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column named `topc` cannot be resolved. SQLSTATE: 42703; line 2 pos 7;
+ANALYSIS = """[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column named `topc` cannot be resolved. SQLSTATE: 42; line 2 pos 7;
 'Project ['topc]
 +- RelationV2[store#0]"""
 PARSE = """
