@@ -20,6 +20,7 @@ from mqlake.spark.archive import archive
 from mqlake.spark.audit import audit
 from mqlake.spark.check_split import check_split
 from mqlake.spark.compact import compact
+from mqlake.spark.pipeline import pipeline
 from mqlake.spark.predicate import read
 from mqlake.spark.rebuild import rebuild
 from mqlake.spark.report_job import report
@@ -40,6 +41,7 @@ __all__ = [
     "compact",
     "explain",
     "lag",
+    "pipeline",
     "read",
     "rebuild",
     "report",
