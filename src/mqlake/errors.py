@@ -24,6 +24,7 @@
     ├── LakeInUse             another process, or this one, works on the lake
     ├── WrongLake             the lake has another store in this one's place
     ├── LakeGap               bytes that the lake does not have yet are gone from the log
+    ├── StageFailed           a stage of the pipeline could not do a byte range
     ├── LakeConflict          a commit that does not go on where the lake ends
     ├── QueryFailed           Spark could not answer a query
     ├── JobFailed             a task of a Spark job failed
@@ -348,6 +349,17 @@ class LakeGap(StoreError):
             f"{self.first_offset - self.end} bytes were deleted before they were archived; bring the files back, "
             "or go on without them (--accept-gap), which lists them as lost"
         )
+
+
+class StageFailed(StoreError):
+    """A stage of the pipeline gave up. Nothing of the batch counts; the next run takes it again."""
+
+    def __init__(self, stage: str, what: str, cause: str) -> None:
+        super().__init__(stage, what, cause)
+        self.stage, self.what, self.cause = stage, what, cause
+
+    def __str__(self) -> str:
+        return f"{self.stage} of {self.what}: {self.cause}"
 
 
 class LakeConflict(StoreError):

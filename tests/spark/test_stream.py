@@ -20,6 +20,7 @@ from mqlake.errors import InvalidConfig, NotAStore, PositionLost
 from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.files.names import file_name
 from mqlake.spark import plan, tails
+from mqlake.spark.offsets import places_told
 from mqlake.spark.options import parse_options, parse_stream_options
 from mqlake.spark.ways import Snapshot
 from mqlake.store import follower, recovery, side
@@ -486,6 +487,14 @@ def test_a_checkpoint_of_another_version_is_refused(store: Path) -> None:
     engine = Engine(store)
     with pytest.raises(InvalidConfig, match="a position of version 1"):
         engine.reader.latestOffset({"v": 2, "stores": {}}, ReadMaxRows(1))
+
+
+def test_a_progress_report_may_tell_no_position(store: Path) -> None:
+    """Of a batch that is run again Spark does not ask where the log ends."""
+    assert (
+        places_told(None) == places_told("null") == places_told('{"v": 1, "from": "latest"}') == places_told("7") == {}
+    )
+    assert places_told(json.dumps(Engine(store).next_offset())) == {str(store): 0}
 
 
 def test_a_reader_with_open_stores_is_closed_by_stop(store: Path) -> None:

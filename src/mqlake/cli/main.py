@@ -67,6 +67,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "report": Entry("report", "Draw a page: traffic, topics, sizes, latency, keys, lag, damage."),
     },
     "Keep": {
+        "pipeline": Entry("pipeline", "Check, archive, index and count logs into a lake, as they grow; on Spark."),
         "retain": Entry("retain", "Delete the oldest files of the log, by age, size or offset."),
         "check": Entry("check", "Show every broken promise of a store; nothing is written."),
         "audit": Entry("audit", "Show every broken promise of one store or a fleet, on Spark."),

@@ -20,6 +20,7 @@ from mqlake.spark.archive import archive
 from mqlake.spark.audit import audit
 from mqlake.spark.check_split import check_split
 from mqlake.spark.compact import compact
+from mqlake.spark.pipeline import pipeline
 from mqlake.spark.predicate import read
 from mqlake.spark.rebuild import rebuild
 from mqlake.spark.replay import replay
@@ -41,6 +42,7 @@ __all__ = [
     "compact",
     "explain",
     "lag",
+    "pipeline",
     "read",
     "rebuild",
     "replay",

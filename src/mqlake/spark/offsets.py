@@ -10,6 +10,7 @@ Spark compares positions as texts, so one position is always written the same wa
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,3 +37,9 @@ def positions_of(offset: Mapping[str, Any]) -> Positions | None:
         )
         raise InvalidConfig("checkpoint", dict(offset), expected)
     return None if "from" in offset else dict(offset["stores"])
+
+
+def places_told(text: str | None) -> Positions:
+    """The places in a progress report's text; none where it tells of no position of ours, or of none yet."""
+    told = json.loads(text or "null")
+    return dict(told["stores"]) if isinstance(told, dict) and "stores" in told else {}

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRow
 
 from mqlake.errors import InvalidConfig
 from mqlake.spark.admission import admit
-from mqlake.spark.offsets import Positions, beginning, offset_of, positions_of
+from mqlake.spark.offsets import Positions, beginning, offset_of, places_told, positions_of
 from mqlake.spark.options import MIB, SourceOptions, StreamOptions
 from mqlake.spark.plan import cut
 from mqlake.spark.read_split import read_split
@@ -139,8 +139,8 @@ def lag(query: StreamingQuery) -> dict[str, int]:
     progress = query.lastProgress
     behind: dict[str, int] = {}
     for source in progress["sources"] if progress is not None else ():
-        latest, reached = (json.loads(source[name] or "{}") for name in ("latestOffset", "endOffset"))
-        if isinstance(latest, dict) and "stores" in latest:  # of ours; a query may have other sources, too
-            done = positions_of(reached) or {}
-            behind |= {root: max(0, end - done.get(root, 0)) for root, end in latest["stores"].items()}
+        reached = places_told(source["endOffset"])
+        behind |= {
+            root: max(0, end - reached.get(root, 0)) for root, end in places_told(source["latestOffset"]).items()
+        }
     return behind

@@ -56,6 +56,10 @@ class Tails:
         follower.walk_on()
         return snapshot_of(root, follower)
 
+    def believes(self, root: str) -> bool:
+        """Queues and index of this store hold, up to what was last looked at."""
+        return root in self._open and self._open[root][1].derived_holds
+
     def begin(self, snapshot: Snapshot) -> int:
         """Where a stream that has not begun starts to read a store."""
         boundaries = boundaries_of(snapshot)

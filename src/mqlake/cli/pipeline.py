@@ -1,0 +1,164 @@
+"""`mqlake pipeline`: logs into a lake, on Spark; and what came of it, from the lake's files alone."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from mqlake.cli import show
+from mqlake.cli.options import json_option
+from mqlake.cli.spark import spark_session
+
+if TYPE_CHECKING:
+    from mqlake.lake import Lake
+    from mqlake.lake.notes import Notes
+    from mqlake.spark.pipeline import Batch
+
+lake_option = click.option("--lake", required=True, type=click.Path(file_okay=False), help="The lake's folder.")
+
+
+@click.group()
+def pipeline() -> None:
+    """Take logs through the stages check, archive, index and stats into a lake, each record exactly once."""
+
+
+@pipeline.command()
+@click.argument("stores", nargs=-1, required=True, metavar="STORE…")
+@lake_option
+@click.option("--once", is_flag=True, help="Take what is there now, then end.")
+@click.option("--every", default="10s", show_default=True, help="Look for news this often: 500ms, 10s, 1m.")
+@click.option("--master", default="local[*,4]", show_default=True, help="Where Spark runs.")
+@click.option("--batch-bytes", default="1g", show_default=True, help="Most bytes of the logs for one commit.")
+@click.option("--split-size", default="128m", show_default=True, help="Most bytes of a log for one task.")
+@click.option("--add-store", is_flag=True, help="Stores may be new to a lake that has others.")
+@click.option("--accept-gap", is_flag=True, help="Go on where messages were deleted before they were archived.")
+def run(
+    stores: tuple[str, ...],
+    lake: str,
+    once: bool,
+    every: str,
+    master: str,
+    batch_bytes: str,
+    split_size: str,
+    add_store: bool,
+    accept_gap: bool,
+) -> None:
+    """Bring the logs of STORE… (folders, or patterns that name some) into a lake, and keep it up with them.
+
+    It may be killed at any moment and started again: nothing is then missing or twice. Ctrl-C, or a TERM signal, ends
+    it behind the batch that runs.
+    """
+    from mqlake.lake import Lake
+
+    began = time.monotonic()
+    with spark_session(master) as spark, asked_to_stop() as stop:
+        import mqlake.spark
+
+        notes = mqlake.spark.pipeline(
+            spark,
+            stores,
+            lake,
+            once=once,
+            every=every,
+            batch_bytes=batch_bytes,
+            split_size=split_size,
+            add_store=add_store,
+            accept_gap=accept_gap,
+            told=tell,
+            stop=stop,
+        )
+    done, took = notes.stages["archive"], time.monotonic() - began
+    what = f"{show.count(done.rows)} messages, {show.size(done.bytes)} of the log in {notes.batches} batches"
+    show.console().print(f"{notes.state}: {what}, {took:.1f} s")
+    print_notes(Lake.open(lake), notes)
+
+
+@contextmanager
+def asked_to_stop() -> Iterator[threading.Event]:
+    """Set by SIGINT and SIGTERM; the second time, they do what they always do."""
+    asked = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.default_int_handler)
+        click.echo("mqlake: ends behind the batch that runs", err=True)
+        asked.set()
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def tell(batch: Batch, notes: Notes) -> None:
+    """A line a batch, on standard error."""
+    lag = notes.stages["archive"].lag_bytes
+    rate = show.size(batch.bytes / batch.seconds)
+    wrong = f", {show.count(batch.findings)} findings" if batch.findings else ""
+    click.echo(
+        f"batch {batch.number}: {show.count(batch.rows)} messages, {show.size(batch.bytes)} in {batch.seconds:.1f} s "
+        f"({rate}/s), {batch.files} files{wrong}; behind by {show.size(lag)}",
+        err=True,
+    )
+
+
+@pipeline.command()
+@lake_option
+@json_option
+def status(lake: str, as_json: bool) -> None:
+    """Show how far each stage is, what it is behind by, how fast it went, and what went wrong.
+
+    Read from the lake's files: neither Spark nor the stores are needed. What it is behind by is as of the last look.
+    """
+    from mqlake.lake import Lake
+    from mqlake.lake.notes import Notes
+
+    opened = Lake.open(lake)
+    notes = Notes.load(opened)
+    if notes is None:
+        notes = Notes(state="never run", pid=0, host="")
+    notes.settle(opened.snapshot())
+    state = {False: "died", None: "running, on another machine"}.get(notes.is_alive, "running")
+    state = state if notes.state == "running" else notes.state
+    if as_json:
+        show.print_json({**asdict(notes), "state": state})
+        return
+    facts = [("state", state)]
+    if notes.started:
+        facts += [
+            ("process", f"{notes.pid} on {notes.host}"),
+            ("looks for news", notes.every),
+            ("started", show.moment(notes.started)),
+            ("last word", show.moment(notes.at)),
+            ("batches", show.count(notes.batches)),
+            ("last error", notes.last_error or "none"),
+        ]
+    show.console().print(show.facts(facts))
+    print_notes(opened, notes)
+
+
+def print_notes(lake: Lake, notes: Notes) -> None:
+    """Each stage, and each store in it."""
+    stages = show.table("stage", "messages>", "log>", "a worker's speed>", "behind by>", "last error")
+    for name, stage in notes.stages.items():
+        speed = "" if stage.bytes_per_s is None else f"{show.size(stage.bytes_per_s)}/s"
+        told = [show.count(stage.rows), show.size(stage.bytes), speed, show.size(stage.lag_bytes)]
+        stages.add_row(name, *told, stage.last_error or "")
+    positions = show.table("store", "from>", *(f"{name}>" for name in notes.stages), "log ended at>")
+    for name, state in lake.snapshot().stores.items():
+        reached = [show.count(stage.position.get(name, state.start)) for stage in notes.stages.values()]
+        latest = notes.latest.get(name)
+        positions.add_row(name, show.count(state.start), *reached, "" if latest is None else show.count(latest))
+    show.console().print(stages)
+    show.console().print(positions)

@@ -1,0 +1,137 @@
+"""What the pipeline notes of itself in `_mqlake/pipeline.json`: for `mqlake pipeline status`, the report, and people.
+
+Replaced whole. It proves nothing: the manifest does, and positions are taken from there. So notes that are lost or
+damaged cost a look at the past, and no message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mqlake.files.small_files import replace_file
+from mqlake.lake.entries import LakeFile, TableName
+from mqlake.lake.lake import Lake
+from mqlake.lake.snapshot import LakeSnapshot
+
+NAME = "pipeline.json"
+VERSION = 1
+TABLES: dict[str, TableName] = {"check": "findings", "archive": "messages", "index": "index", "stats": "stats"}
+"""The stages in their order, and the table that each writes."""
+
+
+@dataclass(slots=True)
+class StageNotes:
+    """One stage; the fields that the report reads have its names."""
+
+    position: dict[str, int] = field(default_factory=dict)
+    """For each store, up to where its log went through this stage."""
+    lag_bytes: int = 0
+    rows: int = 0
+    """Messages since the run began."""
+    bytes: int = 0
+    """Of the log, since the run began."""
+    seconds: float = 0.0
+    """Of workers, since the run began."""
+    rows_per_s: float | None = None
+    """A worker, in the last batch."""
+    bytes_per_s: float | None = None
+    last_error: str | None = None
+    at: int | None = None
+    """When it last did something, in ms."""
+
+
+@dataclass(slots=True)
+class Notes:
+    """A run."""
+
+    state: str = "running"
+    """running, done, stopped or failed."""
+    pid: int = field(default_factory=os.getpid)
+    host: str = field(default_factory=socket.gethostname)
+    every: str = ""
+    """How often it looks for news; `once` where it does not."""
+    started: int = 0
+    at: int = 0
+    batches: int = 0
+    latest: dict[str, int] = field(default_factory=dict)
+    """Where the logs ended when the pipeline last looked, by the names of their stores."""
+    last_error: str | None = None
+    stages: dict[str, StageNotes] = field(default_factory=lambda: {name: StageNotes() for name in TABLES})
+
+    def settle(self, snapshot: LakeSnapshot) -> None:
+        """Positions as the manifest has them, and what is missing to the ends of the logs."""
+        for name, stage in self.stages.items():
+            stage.position = {store: reached(snapshot, TABLES[name], store) for store in snapshot.stores}
+            behind = [end - stage.position.get(store, end) for store, end in self.latest.items()]
+            stage.lag_bytes = sum(max(0, bytes_left) for bytes_left in behind)
+
+    def took(self, name: str, rows: int, size: int, seconds: float) -> None:
+        """A batch went through a stage."""
+        stage = self.stages[name]
+        stage.rows, stage.bytes, stage.seconds = stage.rows + rows, stage.bytes + size, stage.seconds + seconds
+        if seconds > 0:
+            stage.rows_per_s, stage.bytes_per_s = rows / seconds, size / seconds
+        stage.at = now_ms()
+
+    def failed(self, stage: str | None, text: str) -> None:
+        self.state, self.last_error = "failed", text
+        if stage in self.stages:
+            self.stages[stage].last_error = text
+
+    def save(self, lake: Lake) -> None:
+        self.at = now_ms()
+        content = json.dumps({"v": VERSION, **asdict(self)}, indent=1).encode() + b"\n"
+        replace_file(lake.own / NAME, content, lake.scratch)
+
+    @classmethod
+    def load(cls, lake: Lake) -> Notes | None:
+        """None where no pipeline ran, or what it noted cannot be read."""
+        try:
+            fields: dict[str, Any] = json.loads((lake.own / NAME).read_bytes())
+            if fields.pop("v") != VERSION:
+                return None
+            stages = {name: StageNotes(**fields["stages"][name]) for name in TABLES}
+            return cls(**{**fields, "stages": stages})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    @property
+    def is_alive(self) -> bool | None:
+        """Whether the process that said `running` is still there; None where it was on another machine."""
+        if self.state != "running":
+            return False
+        if self.host != socket.gethostname():
+            return None
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+
+
+def reached(snapshot: LakeSnapshot, table: TableName, store: str) -> int:
+    """Up to where a table has a store's log without a gap: what was archived alone was not counted, for instance."""
+    state = snapshot.stores[store]
+    if table == "messages":
+        return state.end
+    end = state.start
+    for file in snapshot.files(table, store):
+        if file.start > end:
+            break
+        end = max(end, file.end)
+    return min(end, state.end)
+
+
+def rows_of(files: list[LakeFile]) -> int:
+    return sum(file.rows for file in files if file.table == "messages")
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)

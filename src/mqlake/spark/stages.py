@@ -1,0 +1,97 @@
+"""In a worker: one byte range of a log through all stages of the pipeline, one after the other.
+
+The log's pages are in memory from the second stage on. Each stage writes its file of the lake under a name that follows
+from the range, so a range that is taken twice leaves the same behind. Nothing of it counts before the driver's commit.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from mqlake.errors import StageFailed, StoreError
+from mqlake.lake import DONE, LakeFile, done
+from mqlake.lake.entries import TableName
+from mqlake.lake.parquet import write_table
+from mqlake.lake.paths import table_path
+from mqlake.lake.stores import Member
+from mqlake.spark.archive_split import archive_split
+from mqlake.spark.check_split import check_split
+from mqlake.spark.index_split import index_split
+from mqlake.spark.ranges import Range
+from mqlake.spark.split import Split
+from mqlake.spark.stats_split import stats_split
+
+
+class Work(NamedTuple):
+    """A range, and whose it is."""
+
+    member: Member
+    range: Range
+
+
+def run_stages(lake: str, work: Work) -> pa.Table:
+    """What the stages wrote, as `lake.entries.done` has it, and how long each took."""
+    tables, took = [], {}
+    for name, stage in STAGES.items():
+        began = time.perf_counter()
+        try:
+            tables.append(stage(lake, work))
+        except (StoreError, OSError) as error:
+            raise StageFailed(name, repr(work.range.split), f"{type(error).__name__}: {error}") from error
+        took[name] = time.perf_counter() - began
+    return pa.concat_tables([*tables, pa.table([[json.dumps({"took": took})]], schema=DONE)])
+
+
+def seconds_of(results: pa.Table) -> dict[str, float]:
+    """The time of workers that each stage took."""
+    found = [json.loads(text).get("took", {}) for text in results.column("done").to_pylist()]
+    return {name: sum(took.get(name, 0.0) for took in found) for name in STAGES}
+
+
+def _check(lake: str, work: Work) -> pa.Table:
+    """What is wrong with the range is told in the lake, and stops nothing: the archive lists damage as gaps."""
+    found = check_split(work.range.split, queues=work.range.queues)
+    named = pa.repeat(work.member.name, found.num_rows)
+    found = found.set_column(0, found.schema.field(0), named)
+    return _written(lake, "findings", work, found)
+
+
+def _archive(lake: str, work: Work) -> pa.Table:
+    return archive_split(lake, work.member, work.range.split)
+
+
+def _index(lake: str, work: Work) -> pa.Table:
+    return index_split(lake, work.member, work.range.split)
+
+
+def _stats(lake: str, work: Work) -> pa.Table:
+    return _written(lake, "stats", work, stats_split(work.range.split, work.member.name))
+
+
+def _written(lake: str, table: TableName, work: Work, rows: pa.Table) -> pa.Table:
+    """A small table about the range, be it empty: what has no file did not go through the stage."""
+    member, split = work.member, work.range.split
+    path = table_path(table, member.identity, split.start, split.end)
+    written = write_table(Path(lake), path, rows)
+    return done([LakeFile(table, path, member.name, split.start, split.end, *written)])
+
+
+STAGES: dict[str, Callable[[str, Work], pa.Table]] = {
+    "check": _check,
+    "archive": _archive,
+    "index": _index,
+    "stats": _stats,
+}
+
+
+def part_of(work: Work, start: int) -> Work:
+    """The rest of a range, from a record boundary on."""
+    split = work.range.split
+    rest = Split(split.store, split.file_size, split.queue_file_size, start, split.end, split.readable)
+    return work._replace(range=work.range._replace(split=rest))

@@ -1,0 +1,166 @@
+"""The pipeline in Spark itself: once, live until it is asked to end, and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from mqlake.lake import Lake
+from mqlake.lake.notes import Notes
+from mqlake.spark import pipeline, stats
+from tests.helpers import eventually, open_small
+from tests.lake.jobs import assert_holds, rows_in
+from tests.spark.tables import offsets_of, put_messages, write_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
+
+
+def assert_has_all(lake: Path, *stores: Path) -> None:
+    expected = [(str(store), offset) for store in stores for offset in offsets_of(store, includeInternal="true")]
+    assert [(row["store"], row["physical_offset"]) for row in rows_in(lake)] == sorted(expected)
+    keys = sum(len(row["keys"]) for row in rows_in(lake) if row["sys_flag"] & 0xC != 0xC)
+    assert len(rows_in(lake, "index")) == keys
+    assert_holds(lake)
+
+
+def test_the_pipeline_takes_what_is_there_and_then_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
+    stores, lake = [tmp_path / "a", tmp_path / "b"], tmp_path / "lake"
+    for path in stores:
+        write_store(path, 150)
+    told = []
+    notes = pipeline(
+        spark,
+        str(tmp_path / "[ab]"),
+        str(lake),
+        once=True,
+        batch_bytes="100k",
+        told=lambda batch, notes: told.append(batch),
+    )
+    assert_has_all(lake, *stores)
+    assert (notes.state, notes.stages["stats"].rows, notes.batches) == ("done", 300, len(told))
+    assert len(told) >= 2
+    with open_small(stores[0]) as store:
+        put_messages(store, 150, 30)
+    checkpoint = (lake / "_mqlake" / "checkpoint" / "metadata").read_bytes()
+    notes = pipeline(spark, str(tmp_path / "[ab]"), str(lake), once=True)
+    assert_has_all(lake, *stores)
+    assert notes.stages["archive"].rows == 30
+    assert (lake / "_mqlake" / "checkpoint" / "metadata").read_bytes() == checkpoint, "it went on with the same"
+    counted = stats(spark, lake=str(lake)).traffic("store").to_pylist()
+    assert len(counted) == 2
+
+
+def test_a_live_pipeline_follows_the_log_and_ends_behind_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    path, lake, stop = tmp_path / "store", tmp_path / "lake", threading.Event()
+    states: list[str] = []
+
+    def run() -> None:
+        states.append(pipeline(spark, str(path), str(lake), every="50ms", stop=stop).state)
+
+    with open_small(path) as store:
+        put_messages(store, 0, 20)
+        running = threading.Thread(target=run)
+        running.start()
+        try:
+            for number in (20, 40):
+                put_messages(store, number, 20)
+                store.wait_dispatched()
+                end = store.end_offset
+
+                def arrived(end: int = end) -> bool:
+                    known = Lake.open(lake).snapshot().stores if (lake / "_mqlake" / "lake.json").exists() else {}
+                    return str(path) in known and known[str(path)].end == end
+
+                assert eventually(arrived, 60)
+        finally:
+            stop.set()
+            running.join(60)
+    assert states == ["stopped"]
+    assert_has_all(lake, path)
+    found = Notes.load(Lake.open(lake))
+    assert found is not None and found.state == "stopped" and found.last_error is None
+
+
+def start_command(path: Path, lake: Path, said: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "mqlake", "pipeline", "run", str(path), "--lake", str(lake), "--every", "10ms"]
+    command += ["--batch-bytes", "20k", "--split-size", "8k", "--master", "local[2,3]"]
+    with said.open("ab") as file:
+        return subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+
+
+def batches_in(said: Path) -> int:
+    return said.read_bytes().count(b"\nbatch ") + said.read_bytes().startswith(b"batch ")
+
+
+def kill_command(path: Path, lake: Path, said: Path, batches: int, rng: random.Random) -> None:
+    """Run the command; kill it, with its JVM and workers, at any moment behind so many batches."""
+    wanted = (batches_in(said) if said.exists() else 0) + batches
+    command = start_command(path, lake, said)
+    try:
+        assert eventually(lambda: batches_in(said) >= wanted or command.poll() is not None, 200)
+        time.sleep(rng.random() * 0.5)
+    finally:
+        os.killpg(command.pid, signal.SIGKILL)
+        command.wait()
+
+
+def test_a_pipeline_that_is_killed_goes_on_without_a_gap_or_a_repeat(spark: SparkSession, tmp_path: Path) -> None:
+    path, lake = tmp_path / "store", tmp_path / "lake"
+    write_store(path, 400)
+    kill_command(path, lake, tmp_path / "said", 2, random.Random())
+    end = Lake.open(lake).snapshot().stores[str(path)].end
+    assert 0 < end < offsets_of(path, includeInternal="true")[-1]
+    assert_holds(lake)
+    pipeline(spark, str(path), str(lake), once=True)
+    assert_has_all(lake, path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_behind_its_batch_with_a_report(tmp_path: Path, number: int) -> None:
+    path, lake, said = tmp_path / "store", tmp_path / "lake", tmp_path / "said"
+    write_store(path, 100)
+    command = start_command(path, lake, said)
+    try:
+        assert eventually(lambda: batches_in(said) >= 1 or command.poll() is not None, 200)
+        os.killpg(command.pid, number)  # as a terminal does, to all of them
+        assert command.wait(120) == 0, said.read_text()
+    finally:
+        if command.poll() is None:
+            os.killpg(command.pid, signal.SIGKILL)
+    assert "stopped: " in said.read_text()
+    found = Notes.load(Lake.open(lake))
+    assert found is not None and found.state == "stopped"
+    assert_holds(lake)
+    second = start_command(path, lake, said)
+    with Lake.open(lake).lock():
+        assert second.wait(120) == 3
+    assert "LakeInUse" in said.read_text()
+
+
+def test_the_notes_are_what_the_report_reads(spark: SparkSession, tmp_path: Path) -> None:
+    path, lake = tmp_path / "store", tmp_path / "lake"
+    write_store(path, 10)
+    pipeline(spark, str(path), str(lake), once=True)
+    notes = json.loads((lake / "_mqlake" / "pipeline.json").read_bytes())
+    assert list(notes["stages"]) == ["check", "archive", "index", "stats"]
+    assert all(
+        {"position", "lag_bytes", "rows_per_s", "last_error", "at"} <= stage.keys()
+        for stage in notes["stages"].values()
+    )
