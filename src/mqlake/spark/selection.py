@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -36,6 +37,7 @@ class Selection:
         self._options = options
         self._by_topic = topics is None and (options.topics_pattern is not None or not options.include_internal)
         self._pattern = re.compile(options.topics_pattern) if options.topics_pattern is not None else None
+        self._known: dict[str, bool] = {}
         self.columns = self._scan_columns()
 
     def _scan_columns(self) -> tuple[str, ...]:
@@ -67,8 +69,9 @@ class Selection:
         if self._by_topic:
             masks.append(self._topic_mask(batch.column("topic")))
         if not options.include_internal:
-            flags = pc.bit_wise_and(batch.column("sys_flag"), HALF_OR_ROLLED_BACK)
-            masks.append(pc.equal(flags, 0))
+            flags = batch.column("sys_flag").to_numpy()
+            if np.bitwise_or.reduce(flags) & HALF_OR_ROLLED_BACK:  # few batches have any
+                masks.append(pa.array(flags & HALF_OR_ROLLED_BACK == 0))
         if options.queues is not None:
             masks.append(_among(batch.column("queue_id"), options.queues, pa.int32()))
         if options.tags is not None:
@@ -82,7 +85,8 @@ class Selection:
     def _topic_mask(self, topics: pa.DictionaryArray) -> pa.Array | None:
         """By the few distinct names; None where all of them are wanted."""
         names = topics.dictionary.to_pylist()
-        wanted = [number for number, name in enumerate(names) if self.wants(name)]
+        self._known |= {name: self.wants(name) for name in names if name not in self._known}
+        wanted = [number for number, name in enumerate(names) if self._known[name]]
         if len(wanted) == len(names):
             return None
         return pc.is_in(topics.indices, value_set=pa.array(wanted, topics.indices.type))
