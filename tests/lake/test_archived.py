@@ -22,6 +22,8 @@ from mqlake.lake import Lake
 from mqlake.lake.gate import release
 from mqlake.spark.archive import archive
 from mqlake.spark.compact import compact
+from mqlake.spark.read_split import read_split
+from mqlake.spark.schema import arrow_schema
 from mqlake.spark.split import Split
 from tests.helpers import eventually
 from tests.lake.jobs import NO_SPARK, assert_holds, here, rows_in, run_jobs_here
@@ -101,6 +103,25 @@ def test_a_read_whose_files_are_deleted_after_it_was_planned_goes_on_in_the_lake
     assert not any(split.archived for split in aged.splits[number])
     found = rows_of(aged.store, aged.splits[number], lake=str(aged.lake), **SELECTIONS[number])
     assert sorted(found, key=as_text) == sorted(aged.expected[number], key=as_text) and found
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("via", ["scan", "queue"])
+def test_a_read_that_is_halfway_when_files_are_deleted_gives_each_row_once(store: Path, lake: Path, via: str) -> None:
+    """It has rows of the first file; the next ones are in the lake alone; the last ones, in the log alone."""
+    archive(NO_SPARK, str(store), str(lake), split_size="50k")
+    with MessageStore.open(store) as opened:
+        put_messages(opened, 1000, 600)
+    options: dict[str, Any] = {"topics": "topic-1,topic-2", "columns": "physical_offset", "lake": str(lake)}
+    expected = [row["physical_offset"] for row in rows_of(store, **options)]
+    (split,) = splits_of(store, via=via, **options)
+    parsed = options_for(store, **options)
+    batches = read_split(parsed, arrow_schema(parsed.columns), split)
+    found = next(batches).column(0).to_pylist()
+    clean(store)
+    for batch in batches:
+        found += batch.column(0).to_pylist()
+    assert 0 < len(set(found)) == len(found) and sorted(found) == expected
 
 
 @pytest.mark.usefixtures("here")
