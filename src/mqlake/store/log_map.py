@@ -24,6 +24,7 @@ from mqlake.store.piece import BadPort, Piece
 from mqlake.store.recovery import is_latest
 from mqlake.store.survey import Placement
 
+MAGIC = MARKER_MAGIC.to_bytes(4, "big")
 MISSING = -100
 """The reason of a gap where a whole file is missing."""
 BROKEN_MARKER = -101
@@ -156,19 +157,21 @@ class LogMap:
 
     def _resume(self, file: MappedFile, at: int, end: int) -> int:
         """Where whole records, or the file's marker, go on behind damage; `end` where neither does."""
-        for start, stop in file.data_ranges(at):
-            found = find_record(file.pages, start, max(start, min(stop, end)), file.start, True)
-            if found < min(stop, end):
+        ranges = [(start, min(stop, end)) for start, stop in file.data_ranges(at) if start < end]
+        for start, stop in ranges:
+            found = find_record(file.pages, start, stop, file.start, True)
+            if found < stop:
                 # Remains of an earlier life of the file are older than what is before them.
                 newest = walk_records(file.pages, found, end, file.start, False)[4]
                 if newest >= self.last_timestamp:
                     return found
                 break
-        marker = file.pages.find(MARKER_MAGIC.to_bytes(4, "big"), at + 4, end) - 4
-        while marker >= 0:
-            if MARKER.unpack_from(file.pages, marker)[0] == self.file_size - marker:
-                return marker
-            marker = file.pages.find(MARKER_MAGIC.to_bytes(4, "big"), marker + 5, end) - 4
+        for start, stop in ranges:
+            marker = file.pages.find(MAGIC, max(start, at + 4), stop) - 4
+            while marker >= 0:
+                if MARKER.unpack_from(file.pages, marker)[0] == self.file_size - marker:
+                    return marker
+                marker = file.pages.find(MAGIC, marker + 5, stop) - 4
         return end
 
     def _reason(self, file: MappedFile, at: int, why: int) -> int:

@@ -23,7 +23,7 @@ from mqlake.store.index_match import IndexFiles, Matched, Place
 from mqlake.store.queue_files import QueueFiles, Wrong, queue_folder
 from mqlake.store.survey import open_file
 
-GRID = 16 << 20
+GRID = 32 << 20
 BORN_HOST_AT = 48
 
 

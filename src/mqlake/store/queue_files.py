@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,23 +29,19 @@ def queue_folder(layout: Layout, topic: str, queue_id: int) -> Path:
 
 
 class QueueFiles:
-    """A queue's folder; files are mapped when they are first read."""
+    """A queue's folder. Nothing stays open or mapped: a store may have more queues than a process may have files."""
 
     def __init__(self, directory: Path, file_size: int) -> None:
         self.directory = directory
         self.file_size = file_size
         self.known = directory.is_dir()
-        self._files: dict[int, MappedFile | None] = {}
 
-    def file(self, start: int) -> MappedFile | None:
-        if start not in self._files:
-            self._files[start] = open_file(self.directory / file_name(start), start) if self.known else None
-        return self._files[start]
-
-    def all(self) -> list[MappedFile]:
+    def all(self) -> Iterator[MappedFile]:
         """Every file that is named as one of a queue, in order."""
-        starts = [found.start for found in look(self.directory) if found.start is not None]
-        return [file for start in starts if (file := self.file(start)) is not None]
+        for found in look(self.directory):
+            file = open_file(found.path, found.start) if found.start is not None else None
+            if file is not None:
+                yield file
 
     def path_of(self, number: int) -> Path:
         position = number * ENTRY_SIZE
@@ -54,9 +52,9 @@ class QueueFiles:
         parts = []
         while size > 0:
             start = position - position % self.file_size
-            file = self.file(start)
-            part = b"" if file is None else file.pages[position - start : position - start + size]
-            part = part[: self.file_size - (position - start)]
+            part = _read(
+                f"{self.directory}/{file_name(start)}", position - start, min(size, start + self.file_size - position)
+            )
             parts.append(part)
             if not part or position + len(part) < min(position + size, start + self.file_size):
                 break
@@ -79,3 +77,15 @@ class QueueFiles:
                     told.append((number, here, wanted))
                 by_file[path] = Wrong(told, count + 1)
         return list(by_file.values())
+
+
+def _read(path: str, position: int, size: int) -> bytes:
+    """Bytes of a file, as far as there are any; a missing file has none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+    try:
+        return os.pread(descriptor, size, position)
+    finally:
+        os.close(descriptor)
