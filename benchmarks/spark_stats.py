@@ -1,8 +1,8 @@
 """Statistics of a store beside the same figures from Parquet files of the same rows, in one session, taking turns.
 
-Run as a program: `python -m benchmarks.spark_stats stats DIRECTORY [mib=1024] [body=180] [rounds=3]`;
-`python -m benchmarks.spark_stats split DIRECTORY …` counts the splits in this process, without Spark, and tells the CPU
-seconds. Prints one JSON line: medians in seconds of both, GiB of the log.
+Run as a program: `python -m benchmarks.spark_stats stats DIRECTORY [mib=1024] [body=180] [rounds=3]`. The store is that
+of `benchmarks.spark`. With `split` in the place of `stats` the splits are counted in this process, without Spark, and
+the CPU seconds are told. Prints one JSON line: medians in seconds of both, GiB of the log.
 
 The other side counts traffic by topic, queue, tag and minute and the different keys of each topic; it leaves out
 histograms, the bytes of bodies and the most frequent keys.

@@ -12,7 +12,7 @@ import pytest
 from mqlake.cli.spark import failure
 from mqlake.cli.sql import cut, plain, split_arguments, statements
 
-ANALYSIS = """[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column named `topc` cannot be resolved. SQLSTATE: 42; line 2 pos 7;
+ANALYSIS = """[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `topc` is not there. SQLSTATE: 42703; line 2 pos 7;
 'Project ['topc]
 +- RelationV2[store#0]"""
 PARSE = """
@@ -39,7 +39,7 @@ mqlake.errors.ChangedUnderRead: store: offset 5: found nothing; expected a recor
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (ANALYSIS, "line 2, column 8: A column named `topc` cannot be resolved."),
+        (ANALYSIS, "line 2, column 8: A column with name `topc` is not there."),
         (PARSE, "line 1, column 14: Syntax error at or near 'form'."),
         (RUNTIME, "line 1, column 8: Division by zero."),
         (WORKER, "ChangedUnderRead: store: offset 5: found nothing; expected a record"),

@@ -9,6 +9,7 @@ import pytest
 
 from mqlake import Message
 from mqlake.errors import InvalidConfig
+from mqlake.spark import narrow
 from mqlake.spark.narrow import EVERYTHING, Need, need_of
 from mqlake.spark.views import Views, views
 from tests.helpers import open_small
@@ -116,6 +117,42 @@ def test_what_cannot_be_told_is_not_narrowed(spark: SparkSession, tables: Views)
     assert need_of(spark.sql("select 'RelationV2[', topic from messages")) == EVERYTHING
     for query in ("describe messages", "select 1", "select * from queues"):
         assert need_of(spark.sql(query)) is None
+
+
+class Fake:
+    """A node of a plan, as much of it as `narrow` looks at; also a sequence, a set and an attribute of Spark's."""
+
+    def __init__(self, kind: str = "", *items: str) -> None:
+        self.kind, self.items = kind, items
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self  # getClass, references, toSeq, output, exprId, condition, left, right
+
+    def getSimpleName(self) -> str:
+        return self.kind
+
+    def size(self) -> int:
+        return len(self.items)
+
+    def apply(self, number: int) -> Fake:
+        return Fake(self.items[number])
+
+    def id(self) -> str:
+        return self.kind
+
+    def name(self) -> str:
+        return self.kind
+
+
+@pytest.mark.parametrize("between", ["Join", "Union", "Sort", "GlobalLimit", "Window", "SomethingNew"])
+def test_only_a_projection_or_an_aggregate_right_above_the_filters_says_what_is_seen(between: str) -> None:
+    relation, top, filtered = Fake("", "a", "b"), Fake("Project", "a"), Fake("Filter", "b")
+    found = narrow._asked(relation, [top, filtered])
+    assert found is not None and found[0] == {"a", "b"}
+    aggregated = narrow._asked(relation, [Fake(between), Fake("Aggregate", "b")])
+    assert aggregated is not None and aggregated[0] == {"b"}
+    assert narrow._asked(relation, [top, Fake(between), filtered]) is None
+    assert narrow._asked(relation, [filtered]) is None
 
 
 def test_a_statement_is_done_once_and_sees_the_whole_table(spark: SparkSession, tables: Views, store: Path) -> None:
