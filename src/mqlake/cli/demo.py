@@ -18,6 +18,7 @@ from mqlake import CommitLogConfig, ConsumeQueueConfig, IndexConfig, Message, Me
 from mqlake.cli import show
 from mqlake.cli.info import disk_usage, usage_table
 from mqlake.cli.report import write_report
+from mqlake.cli.spark import spark_session
 from mqlake.errors import MissingExtra, MissingJava
 from mqlake.files.layout import Layout
 
@@ -44,32 +45,39 @@ Put = Callable[[list[Message]], object]
 def demo(messages: int, directory: Path | None, keep: bool, report: Path, no_report: bool) -> None:
     """Write messages over several topics, read them back, find some by key and by time, and show how fast it went.
 
-    The store is made in a temporary folder and removed at the end, unless --dir or --keep is given. Last, Spark counts
-    what is in it and leaves a report page; where Spark or Java is missing, that is left out.
+    The store is made in a temporary folder and removed at the end, unless --dir or --keep is given. Last, the pipeline
+    brings it into a lake on Spark, and a report page is left; where Spark or Java is missing, that is left out.
     """
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise click.BadParameter(f"{str(directory)!r} is not empty; expected a new folder", param_hint="--dir")
     path = directory or Path(tempfile.mkdtemp(prefix="mqlake-demo-"))
+    lake = path.with_name(path.name + "-lake")
     keep = keep or directory is not None
     try:
         Demo(path, messages).run()
         if not no_report:
-            run_on_spark(path, report)
+            run_on_spark(path, lake, report)
     finally:
         if not keep:
             shutil.rmtree(path)
+            shutil.rmtree(lake, ignore_errors=True)
     if keep:
         click.echo(f"\nThe store stays. Look around:  mqlake topics {path}   mqlake tail {path} orders")
 
 
-def run_on_spark(store: Path, page: Path) -> None:
-    """What Spark makes of the store: a report page. Without Spark or Java, one line says what is left out."""
+def run_on_spark(store: Path, lake: Path, page: Path) -> None:
+    """The pipeline, and a page about what it did. Without Spark or Java, one line says what is left out."""
     try:
-        write_report((str(store),), None, "local[*]", page, "mqlake demo")
+        with spark_session("local[*]") as spark:
+            import mqlake.spark
+
+            archived = mqlake.spark.pipeline(spark, str(store), str(lake), once=True).stages["archive"]
+            write_report(spark, (str(store),), str(lake), page, "mqlake demo")
     except (MissingExtra, MissingJava) as reason:
-        click.echo(f"No report page: {reason}")
+        click.echo(f"No pipeline and no report page: {reason}")
     else:
-        click.echo(f"Spark counted it all: open {page.absolute()} in a browser")
+        what = f"{show.count(archived.rows)} messages checked, archived, indexed and counted"
+        click.echo(f"The pipeline, on Spark: {what}.\nOpen {page.absolute()} in a browser.")
 
 
 class Demo:

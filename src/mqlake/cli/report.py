@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from mqlake.cli import show
 from mqlake.cli.output_file import whole_file
 from mqlake.cli.spark import spark_command, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @click.command()
@@ -22,17 +26,16 @@ def report(stores: tuple[str, ...], lake: str | None, master: str, out: Path, ti
     """
     if not stores and lake is None:
         raise click.UsageError("name a store, or a lake with --lake")
-    write_report(stores, lake, master, out, title)
+    with show.progress("counting", None), spark_session(master) as spark:
+        write_report(spark, stores, lake, out, title)
     click.echo(f"{show.size(out.stat().st_size)}: {out}")
 
 
-def write_report(stores: tuple[str, ...], lake: str | None, master: str, out: Path, title: str) -> None:
+def write_report(spark: SparkSession, stores: tuple[str, ...], lake: str | None, out: Path, title: str) -> None:
     """Count, and draw what was counted."""
+    import mqlake.spark
     from mqlake.report import render
 
-    with show.progress("counting", None), spark_session(master) as spark:
-        import mqlake.spark
-
-        page = render(mqlake.spark.report(spark, stores, lake=lake, title=title))
+    page = render(mqlake.spark.report(spark, stores, lake=lake, title=title))
     with whole_file(out) as path:
         path.write_text(page, encoding="utf-8")
