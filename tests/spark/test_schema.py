@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
@@ -18,6 +19,7 @@ from mqlake.spark.schema import (
     arrow_schema_for,
     checked_columns,
     columns_of,
+    microseconds,
     spark_schema,
 )
 from mqlake.store.scan import COLUMNS
@@ -50,3 +52,11 @@ def test_a_schema_of_the_users_chooses_columns_and_changes_no_type() -> None:
         columns_of(StructType([StructField("topic", IntegerType())]))
     with pytest.raises(InvalidConfig, match="one of store, topic"):
         columns_of(StructType([StructField("subject", StringType())]))
+
+
+def test_a_time_that_no_clock_gave_is_the_farthest_there_is_and_fails_nothing() -> None:
+    times = pa.array([0, 1_700_000_000_123, -5, 2**62, -(2**62)], pa.timestamp("ms", "UTC"))
+    found = microseconds(times)
+    farthest = (2**63 - 1) // 1000 * 1000
+    assert found.type == pa.timestamp("us", "UTC")
+    assert found.cast(pa.int64()).to_pylist() == [0, 1_700_000_000_123_000, -5000, farthest, -farthest]

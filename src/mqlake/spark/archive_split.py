@@ -31,7 +31,7 @@ from mqlake.lake.stores import Member, read_log
 from mqlake.logs.stretch import Stretch
 from mqlake.spark.options import parse_options
 from mqlake.spark.read_split import SplitScan
-from mqlake.spark.schema import STORE
+from mqlake.spark.schema import STORE, microseconds
 from mqlake.spark.split import Split
 from mqlake.store.scan import BATCH_BYTES, COLUMNS
 
@@ -247,6 +247,8 @@ def _for_parquet(store: str, batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch of a scan, as IN_FILES has it."""
     columns = {name: batch.column(name) for name in COLUMNS}
     columns[STORE] = pa.DictionaryArray.from_arrays(np.zeros(batch.num_rows, np.int32), pa.array([store]))
+    for name in ("born_timestamp", "store_timestamp"):
+        columns[name] = microseconds(columns[name])
     arrays = [
         column if column.type == field.type else column.cast(field.type)
         for field, column in ((field, columns[field.name]) for field in IN_FILES)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
@@ -33,6 +34,8 @@ STORE = "store"
 DAMAGE = "damage"
 DEFAULT_COLUMNS = (STORE, *SCANNED)
 ALL_COLUMNS = (*DEFAULT_COLUMNS, RAW_BODY)
+FARTHEST_MS = (2**63 - 1) // 1000
+"""The farthest time from 1970 that fits into microseconds, to either side."""
 OF_DAMAGE = (STORE, "physical_offset", "size", DAMAGE)
 """What a row for a damaged range has; its other columns are null."""
 
@@ -101,6 +104,15 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
     return tuple(schema.names)
 
 
+def microseconds(times: pa.Array) -> pa.Array:
+    """Times in milliseconds as Spark has them; one that is too far for that, the farthest there is.
+
+    A record's times are under no checksum: a bit that flipped in one must not fail the read of all others.
+    """
+    values = times.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return pa.array(np.clip(values, -FARTHEST_MS, FARTHEST_MS) * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
+
+
 class Table:
     """Makes batches of one table: one store, one schema."""
 
@@ -120,6 +132,8 @@ class Table:
         column = batch.column(field.name)
         if pa.types.is_dictionary(column.type):
             return column.dictionary_decode()
+        if pa.types.is_timestamp(column.type):
+            return microseconds(column)
         return column if column.type == field.type else column.cast(field.type)
 
     def of_damage(self, ranges: Sequence[tuple[int, int, str]]) -> pa.RecordBatch:
