@@ -253,8 +253,22 @@ def spark_rows() -> list[Row]:
         row("spark_count", "Spark, count with one column", "1.2 s/GiB", "count", 180, per_gib=True),
         row("spark_group", "Spark, group by topic with one column", "1.2 s/GiB", "group", 180, per_gib=True),
         row("spark_topic", "Spark, one topic of 100", "1.5 × its share + 1 s", "topic", 180, per_gib=False),
+        row("spark_hour", "Spark, one hour of a day", "1.5 × its share + 1 s", "hour", 180, per_gib=False),
         row("spark_key", "Spark, one key", "1.5 × its share + 1 s", "key", 180, per_gib=False),
+        Row("spark_memory", "Spark, 8 GiB in a 1 GiB driver: largest worker", "600 MB", worker_memory, None, "MB"),
     ]
+
+
+def worker_memory(bench: Bench) -> float:
+    """The largest worker of a read of 8 GiB; the JVM's size goes to the notes."""
+    command = [sys.executable, "-m", "benchmarks.spark_memory", str(bench.directory)]
+    command += [f"mib={max(1024, int(8192 * bench.scale))}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    if done.returncode:
+        raise RuntimeError(f"spark_memory: {done.stderr[-2000:]}")
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    bench.notes["JVM resident MB"] = result["jvmMb"]
+    return result["workerMb"]
 
 
 def scan_rate(bench: Bench) -> float:

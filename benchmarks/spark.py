@@ -3,7 +3,8 @@
 Run as a program: `python -m benchmarks.spark WORKLOAD DIRECTORY [mib=1024] [body=180] [rounds=3]`. Store and Parquet
 files are made in DIRECTORY when they are not there. Prints one JSON line: medians in seconds of both, GiB of the log.
 
-A hundred topics take turns, every message has a tag and a key of its own. Both sides run once before they are timed.
+A hundred topics take turns, every message has a tag and a key of its own, and their times are those of one whole day.
+Both sides run once before they are timed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from mqlake.spark import session
 TOPICS = 100
 OVERHEAD = 128
 """Bytes of a record beside its body, here."""
+DAY_MS = 24 * 3600 * 1000
+MIDNIGHT_MS = 2_208_988_800_000
+"""2040-01-01: store times never run back, so a day that is to be written now must lie ahead."""
+NOON = "2040-01-01T12:00:00", "2040-01-01T13:00:00"
 Action = Callable[[DataFrame], object]
 
 
@@ -32,8 +37,10 @@ def write(path: Path, mib: int, body: int) -> None:
     count = (mib << 20) // (body + OVERHEAD)
     contents = [random.randbytes(body) for _ in range(64)]
     with MessageStore.open(path) as store:
+        clock: Any = store._side.log._appender  # type: ignore[attr-defined]
         for start in range(0, count, 100):
             numbers = range(start, start + 100)
+            clock.last_timestamp = MIDNIGHT_MS + start * DAY_MS // count
             store.put_many(
                 [Message(f"topic-{i % TOPICS}", contents[i % 64], tags="TagA", keys=f"k{i}") for i in numbers]
             )
@@ -52,6 +59,11 @@ WORKLOADS: dict[str, tuple[dict[str, str], Callable[[DataFrame], DataFrame], Act
         lambda rows: rows.groupBy("topic").count().collect(),
     ),
     "topic": ({"topics": "topic-7"}, lambda rows: rows.where("topic = 'topic-7'"), to_noop),
+    "hour": (
+        {"startTime": NOON[0], "endTime": NOON[1]},
+        lambda rows: rows.where(f"store_timestamp >= '{NOON[0]}' and store_timestamp < '{NOON[1]}'"),
+        to_noop,
+    ),
     "key": ({"keys": "k777"}, lambda rows: rows.where("array_contains(keys, 'k777')"), to_noop),
 }
 """By name: options of our side, the same selection of Parquet's, and what is done with the rows."""
@@ -84,6 +96,7 @@ def main(arguments: list[str]) -> None:
     if not store.exists():
         write(store, settings["mib"], settings["body"])
     spark = session("local[2]", spark_ui_enabled="false", spark_driver_memory="2g", spark_sql_shuffle_partitions=2)
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.sparkContext.setLogLevel("ERROR")
     if not parquet.exists():
         spark.read.format("mqlake").load(str(store)).write.parquet(str(parquet))
