@@ -18,8 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,85 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import describe, touch_memory
-from tests.interop.rocketmq import RocketMQ, available
-
-ROCKETMQ = "5.5.1"
-SOURCE, JOBS, STATS = "benchmarks.spark", "benchmarks.spark_jobs", "benchmarks.spark_stats"
-KAFKA = "benchmarks.kafka.compare"
-Measure = Callable[["Bench"], float]
-
-
-@dataclass
-class Bench:
-    """One round of one row: where it may write, how much it may do."""
-
-    directory: Path
-    scale: float
-    notes: dict[str, float] = field(default_factory=dict)
-
-    def ours(self, workload: str, store: str = "", **options: int) -> dict[str, Any]:
-        """Run a workload of ours in a process of its own."""
-        path = self.directory / (store or "ours")
-        command = [sys.executable, "-m", "benchmarks.ours", workload, str(path)]
-        command += [f"{name}={value}" for name, value in options.items()]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-        if done.returncode:
-            raise RuntimeError(f"{workload}: {done.stderr[-2000:]}")
-        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        if not store:
-            shutil.rmtree(path, ignore_errors=True)
-        return result
-
-    def theirs(self, workload: str, store: str = "", **options: Any) -> dict[str, Any]:
-        """Run a workload of RocketMQ's."""
-        path = self.directory / (store or "theirs")
-        result = RocketMQ(ROCKETMQ).bench(workload, path, **options)
-        if not store:
-            shutil.rmtree(path, ignore_errors=True)
-        return result
-
-    def spark(self, workload: str, body: int, module: str = SOURCE) -> dict[str, Any]:
-        """Run a workload on Spark and what it is held against, in one process: a JVM is slow to start."""
-        command = [sys.executable, "-m", module, workload, str(self.directory)]
-        command += [f"mib={max(64, int(1024 * self.scale))}", f"body={body}", "rounds=3"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
-        if done.returncode:
-            raise RuntimeError(f"{workload}: {done.stderr[-2000:]}")
-        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return result
-
-    def spark_sink(self, body: int) -> dict[str, Any]:
-        """Rows into a store and into Parquet, in one process."""
-        command = [sys.executable, "-m", "benchmarks.spark_sink", str(self.directory)]
-        command += [f"mib={max(64, int(1024 * self.scale))}", f"body={body}", "rounds=3"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
-        if done.returncode:
-            raise RuntimeError(f"spark_sink: {done.stderr[-2000:]}")
-        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return result
-
-    def count(self, full: int) -> int:
-        return max(1000, int(full * self.scale))
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of the table: what is measured on either side, and what the ratio must reach."""
-
-    name: str
-    title: str
-    goal: str
-    ours: Measure
-    theirs: Measure | None
-    unit: str = "/s"
-
-
-def rate_of(result: dict[str, Any]) -> float:
-    """Either side's rate: RocketMQ's lines name it after what is counted."""
-    for name in ("rate", "messagesPerSecond", "queriesPerSecond", "lookupsPerSecond", "perSecond"):
-        if name in result:
-            return float(result[name])
-    raise KeyError(f"no rate in {result}")
+from benchmarks.row import Bench, Measure, Row, rate_of
+from benchmarks.spark_rows import spark_rows
+from tests.interop.rocketmq import available
 
 
 def put_row(body: int, count: int) -> tuple[Measure, Measure]:
@@ -243,84 +165,6 @@ def rows() -> list[Row]:
         ),
         Row("first", "import, open, first durable put", "0.3 s", lambda b: rate_of(b.ours("first_put")), None, "s"),
     ]
-
-
-def spark_rows() -> list[Row]:
-    """The Spark source; the other side is Parquet with the same rows, and less is better."""
-
-    def row(name: str, title: str, goal: str, workload: str, body: int, *, per_gib: bool, module: str = SOURCE) -> Row:
-        last: dict[str, float] = {}
-
-        def ours(bench: Bench) -> float:
-            last.update(bench.spark(workload, body, module))
-            return last["ours"] / (last["gib"] if per_gib else 1)
-
-        def theirs(bench: Bench) -> float:
-            return last["theirs"] / (last["gib"] if per_gib else 1)
-
-        return Row(name, title, goal, ours, theirs, "s/GiB" if per_gib else "s")
-
-    def sink(name: str, title: str, goal: str, body: int) -> Row:
-        last: dict[str, float] = {}
-
-        def ours(bench: Bench) -> float:
-            last.update(bench.spark_sink(body))
-            bench.notes["our CPU, s/GiB"] = last["oursCpu"] / last["gib"]
-            bench.notes["their CPU, s/GiB"] = last["theirsCpu"] / last["gib"]
-            return last["rows"] / last["ours"]
-
-        return Row(name, title, goal, ours, lambda bench: last["rows"] / last["theirs"], " rows/s")
-
-    return [
-        sink("spark_sink", "Spark, rows into a store, 300 B, to Parquet", "1.0 ×", 180),
-        row("spark_full", "Spark, all columns to noop, 300 B", "2.0 × at most", "full", 180, per_gib=True),
-        row("spark_full1k", "Spark, all columns to noop, 1 KiB", "2.0 × at most", "full", 896, per_gib=True),
-        row("spark_count", "Spark, count with one column", "1.2 s/GiB", "count", 180, per_gib=True),
-        row("spark_group", "Spark, group by topic with one column", "1.2 s/GiB", "group", 180, per_gib=True),
-        row(
-            "spark_archive",
-            "archive to Parquet, zstd, 300 B",
-            "4 s/GiB, 3 × write.parquet",
-            "archive",
-            180,
-            per_gib=True,
-        ),
-        row("spark_archive1k", "archive to Parquet, zstd, 1 KiB", "4 s/GiB", "archive", 896, per_gib=True),
-        row("spark_topic", "Spark, one topic of 100", "1.5 × its share + 1 s", "topic", 180, per_gib=False),
-        row(
-            "spark_stats", "Spark, statistics of everything", "1.5 CPU-s/GiB", "stats", 180, per_gib=True, module=STATS
-        ),
-        row("spark_key", "Spark, one key", "1.5 × its share + 1 s", "key", 180, per_gib=False),
-        *(
-            row(f"spark_{job}{size}", f"{title}, {told}", goal, job, body, per_gib=True, module=JOBS)
-            for job, title, goal in (
-                ("rebuild", "Spark rebuild, to an opening's", "3 s/GiB"),
-                ("audit", "Spark audit, to mqlake check", "2 s/GiB"),
-            )
-            for size, body, told in (("", 180, "300 B"), ("1k", 896, "1 KiB"))
-        ),
-        Row("spark_catchup", "Spark stream, catch-up, 300 B", "600,000/s", lambda b: streamed(b, "catchup"), None),
-        Row("spark_tail", "Spark stream, append to processed", "0.4 s", lambda b: streamed(b, "tail"), None, "s"),
-        row("kafka_full", "beside Kafka: full rows, 1 KiB", "1/1.5 × at most", "full", 896, per_gib=True, module=KAFKA),
-        row("kafka_count", "beside Kafka: count", "1/5 × at most", "count", 896, per_gib=True, module=KAFKA),
-        row("kafka_group", "beside Kafka: group by topic", "1/5 × at most", "group", 896, per_gib=True, module=KAFKA),
-        row("kafka_parquet", "beside Kafka: to Parquet", "1/3 × at most", "parquet", 896, per_gib=True, module=KAFKA),
-        row(
-            "kafka_catchup",
-            "beside Kafka: stream catch-up",
-            "1/2 × at most",
-            "catchup",
-            896,
-            per_gib=True,
-            module=KAFKA,
-        ),
-    ]
-
-
-def streamed(bench: Bench, workload: str) -> float:
-    result = bench.spark(workload, 180, "benchmarks.spark_stream")
-    bench.notes |= {name: value for name, value in result.items() if name in ("cpu", "p99", "gib")}
-    return rate_of(result)
 
 
 def scan_rate(bench: Bench) -> float:

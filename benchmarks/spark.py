@@ -3,7 +3,8 @@
 Run as a program: `python -m benchmarks.spark WORKLOAD DIRECTORY [mib=1024] [body=180] [rounds=3]`. Store and Parquet
 files are made in DIRECTORY when they are not there. Prints one JSON line: medians in seconds of both, GiB of the log.
 
-A hundred topics take turns, every message has a tag and a key of its own. Both sides run once before they are timed.
+A hundred topics take turns, every message has a tag and a key of its own, and their times are those of one whole day.
+Both sides run once before they are timed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ from mqlake.spark import archive, session
 TOPICS = 100
 OVERHEAD = 128
 """Bytes of a record beside its body, here."""
+DAY_MS = 24 * 3600 * 1000
+MIDNIGHT_MS = 2_208_988_800_000
+"""2040-01-01: store times never run back, so a day that is to be written now must lie ahead."""
+NOON = "2040-01-01T12:00:00", "2040-01-01T13:00:00"
 Action = Callable[[DataFrame], object]
 
 
@@ -33,10 +38,11 @@ def write(path: Path, mib: int, body: int) -> None:
     count = (mib << 20) // (body + OVERHEAD)
     contents = random.Random(2026)
     with MessageStore.open(path) as store:
+        clock: Any = store._side.log._appender  # type: ignore[attr-defined]
         for start in range(0, count, 100):
-            block = contents.randbytes(
-                100 * body
-            )  # every body another: a few that return would be a dictionary to Parquet
+            # every body another: a few that return would be a dictionary to Parquet
+            block = contents.randbytes(100 * body)
+            clock.last_timestamp = MIDNIGHT_MS + start * DAY_MS // count
             store.put_many(
                 [
                     Message(f"topic-{i % TOPICS}", block[i * body : (i + 1) * body], tags="TagA", keys=f"k{start + i}")
@@ -58,6 +64,11 @@ WORKLOADS: dict[str, tuple[dict[str, str], Callable[[DataFrame], DataFrame], Act
         lambda rows: rows.groupBy("topic").count().collect(),
     ),
     "topic": ({"topics": "topic-7"}, lambda rows: rows.where("topic = 'topic-7'"), to_noop),
+    "hour": (
+        {"startTime": NOON[0], "endTime": NOON[1]},
+        lambda rows: rows.where(f"store_timestamp >= '{NOON[0]}' and store_timestamp < '{NOON[1]}'"),
+        to_noop,
+    ),
     "key": ({"keys": "k777"}, lambda rows: rows.where("array_contains(keys, 'k777')"), to_noop),
 }
 """By name: options of our side, the same selection of Parquet's, and what is done with the rows."""
@@ -114,6 +125,7 @@ def main(arguments: list[str]) -> None:
     if not store.exists():
         write(store, settings["mib"], settings["body"])
     spark = session("local[2]", spark_ui_enabled="false", spark_driver_memory="2g", spark_sql_shuffle_partitions=2)
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.sparkContext.setLogLevel("ERROR")
     if workload != "archive" and not parquet.exists():
         spark.read.format("mqlake").load(str(store)).write.parquet(str(parquet))

@@ -1,0 +1,81 @@
+"""How much memory a large read takes: a fleet of stores, all columns, in a driver of 1 GiB.
+
+Run as a program: `python -m benchmarks.spark_memory DIRECTORY [mib=8192] [body=180]`. The log is one store of 1 GiB and
+as many hard-linked copies of it as `mib` asks for: every byte is read from a store of its own. Prints one JSON line:
+the most megabytes that the JVM and any one worker had resident, pages of mapped files included, and seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from benchmarks.spark import to_noop, write
+from mqlake.spark import session
+
+SAMPLE_S = 0.1
+
+
+class Peaks(threading.Thread):
+    """Looks at the processes below this one until it is told to stop."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._stopped = threading.Event()
+        self.jvm = self.worker = 0
+
+    def run(self) -> None:
+        while not self._stopped.wait(SAMPLE_S):
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    resident, is_jvm = process.memory_info().rss, process.name() == "java"
+                except psutil.Error:  # it has just ended
+                    continue
+                if is_jvm:
+                    self.jvm = max(self.jvm, resident)
+                else:
+                    self.worker = max(self.worker, resident)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+
+
+def fleet(directory: Path, mib: int, body: int) -> list[str]:
+    first = directory / f"spark-{min(mib, 1024)}-{body}"
+    if not first.exists():
+        write(first, min(mib, 1024), body)
+    stores = [str(first)]
+    for number in range(1, max(1, mib // 1024)):
+        copy = directory / f"linked-{body}-{number}"
+        if not copy.exists():
+            shutil.copytree(first, copy, copy_function=os.link)
+        stores.append(str(copy))
+    return stores
+
+
+def main(arguments: list[str]) -> None:
+    directory, *rest = arguments
+    settings = {"mib": 8192, "body": 180, **{k: int(v) for k, v in (item.split("=") for item in rest)}}
+    stores = fleet(Path(directory), settings["mib"], settings["body"])
+    spark = session("local[2]", spark_ui_enabled="false", spark_driver_memory="1g")
+    spark.sparkContext.setLogLevel("ERROR")
+    peaks = Peaks()
+    peaks.start()
+    began = time.perf_counter()
+    to_noop(spark.read.format("mqlake").load(stores))
+    took = time.perf_counter() - began
+    peaks.stop()
+    spark.stop()
+    print(json.dumps({"jvmMb": peaks.jvm / 1e6, "workerMb": peaks.worker / 1e6, "seconds": took}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
