@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
 
 CONFIG = StoreConfig(
     commit_log=CommitLogConfig(file_size_bytes=131_072),
-    consume_queue=ConsumeQueueConfig(file_size_bytes=2000),
+    consume_queue=ConsumeQueueConfig(file_size_bytes=100),  # five entries: queues do not begin in their first file
     index=IndexConfig(slot_count=100, entry_count=400),
 )
 PLACE = {"store", "physical_offset", "size", "store_host"}
