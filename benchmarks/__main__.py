@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import describe, touch_memory
-from benchmarks.row import Bench, Measure, Row, rate_of
+from benchmarks.row import ROCKETMQ, Bench, Measure, Row, rate_of
 from benchmarks.spark_rows import spark_rows
 from tests.interop.rocketmq import available
 
@@ -206,7 +206,7 @@ def show(value: float, unit: str) -> str:
 
 
 def table_of(results: list[dict[str, Any]]) -> Table:
-    table = Table(title=f"mqlake beside RocketMQ {ROCKETMQ}'s store, and beside Parquet in Spark")
+    table = Table(title=f"mqlake beside RocketMQ {ROCKETMQ}'s store, and beside others on Spark")
     for name in ("workload", "must reach", "mqlake", "other", "ratio"):
         table.add_column(name, justify="left" if name == "workload" else "right")
     for r in results:

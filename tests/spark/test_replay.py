@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import zlib
 from pathlib import Path
@@ -19,10 +20,11 @@ from mqlake import (
     StoreConfig,
     check,
 )
-from mqlake.errors import InvalidConfig, NotAStore
+from mqlake.errors import InvalidConfig, InvalidMessage, NotAStore
 from mqlake.spark import archive, replay
 from mqlake.store.repair import repair
 from tests.helpers import open_small
+from tests.lake.jobs import NO_SPARK, run_here, run_jobs_here
 from tests.spark.tables import rows_of
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
 
 CONFIG = StoreConfig(
     commit_log=CommitLogConfig(file_size_bytes=131_072),
-    consume_queue=ConsumeQueueConfig(file_size_bytes=2000),
+    consume_queue=ConsumeQueueConfig(file_size_bytes=100),  # five entries: queues do not begin in their first file
     index=IndexConfig(slot_count=100, entry_count=400),
 )
 PLACE = {"store", "physical_offset", "size", "store_host"}
@@ -67,13 +69,21 @@ def write_store(path: Path, count: int = 700) -> None:
         store.retain(before_offset=70_000)
 
 
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replays run in this process."""
+    monkeypatch.setattr(importlib.import_module("mqlake.spark.replay"), "run_tasks", run_here)
+
+
 @pytest.fixture(scope="module")
-def archived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def archived(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A store, the first file of which is deleted, and a lake that has it."""
     folder = tmp_path_factory.mktemp("archived")
     write_store(folder / "store")
     assert check(folder / "store").holds
-    archive(spark, str(folder / "store"), str(folder / "lake"), split_size="40k")
+    with pytest.MonkeyPatch.context() as patched:
+        run_jobs_here(patched)
+        archive(NO_SPARK, str(folder / "store"), str(folder / "lake"), split_size="40k")
     return folder / "store", folder / "lake"
 
 
@@ -118,13 +128,11 @@ def numbers(store: MessageStore, queue: QueueRange) -> list[tuple[int, int]]:
     return [(message.queue_offset, message.flag) for message in found]
 
 
-def test_numbers_and_times_are_kept_where_asked(
-    spark: SparkSession, archived: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_numbers_and_times_are_kept_where_asked(here: None, archived: tuple[Path, Path], tmp_path: Path) -> None:
     """Queues begin at the first number that was replayed, as after retention, and the store can be gone on with."""
     store, lake = archived
     to = tmp_path / "new"
-    replay(spark, str(lake), str(to), config=CONFIG, keep_queue_offsets=True, keep_store_times=True)
+    replay(NO_SPARK, str(lake), str(to), config=CONFIG, keep_queue_offsets=True, keep_store_times=True)
     old, new = all_rows(store), all_rows(to)
     assert without(new, PLACE | {"sys_flag", "body_crc"}) == without(old, PLACE | {"sys_flag", "body_crc"})
     with MessageStore.open(store, read_only=True) as before, MessageStore.open(to) as after:
@@ -141,11 +149,11 @@ def test_numbers_and_times_are_kept_where_asked(
 
 
 def test_a_selection_keeps_its_numbers_with_gaps_between(
-    spark: SparkSession, archived: tuple[Path, Path], tmp_path: Path
+    here: None, archived: tuple[Path, Path], tmp_path: Path
 ) -> None:
     store, lake = archived
     to = tmp_path / "new"
-    done = replay(spark, str(lake), str(to), config=CONFIG, keep_queue_offsets=True, topics=["orders"], tags="TagA")
+    done = replay(NO_SPARK, str(lake), str(to), config=CONFIG, keep_queue_offsets=True, topics=["orders"], tags="TagA")
     wanted = [row for row in all_rows(store) if row["topic"] == "orders" and row["tags"] == "TagA"]
     assert done.rows > len(wanted) > 50, "and records that stand for what was left out"
     found = [row for row in all_rows(to) if row["topic"] != "MQLAKE_SCAR"]
@@ -163,28 +171,28 @@ def test_a_selection_keeps_its_numbers_with_gaps_between(
     assert check(to).holds
 
 
-def test_a_time_range_is_replayed(spark: SparkSession, archived: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_time_range_is_replayed(here: None, archived: tuple[Path, Path], tmp_path: Path) -> None:
     store, lake = archived
     rows = all_rows(store)
     start = rows[200]["store_timestamp"]
     wanted = [row["flag"] for row in rows if row["store_timestamp"] >= start]
-    replay(spark, str(lake), str(tmp_path / "new"), config=CONFIG, startTime=start.isoformat())
+    replay(NO_SPARK, str(lake), str(tmp_path / "new"), config=CONFIG, startTime=start.isoformat())
     assert [row["flag"] for row in all_rows(tmp_path / "new")] == wanted
 
 
-def test_a_replay_that_fails_leaves_nothing(spark: SparkSession, archived: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_replay_that_fails_leaves_nothing(here: None, archived: tuple[Path, Path], tmp_path: Path) -> None:
     _, lake = archived
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").write_text("mine")
     with pytest.raises(NotAStore, match="name a new or an empty folder"):
-        replay(spark, str(lake), str(tmp_path / "taken"))
+        replay(NO_SPARK, str(lake), str(tmp_path / "taken"))
     with pytest.raises(InvalidConfig, match="a selection has topics, topicsPattern"):
-        replay(spark, str(lake), str(tmp_path / "new"), topic="orders")
+        replay(NO_SPARK, str(lake), str(tmp_path / "new"), topic="orders")
     with pytest.raises(InvalidConfig, match="one of those in"):
-        replay(spark, str(lake), str(tmp_path / "new"), store="another")
-    with pytest.raises(Exception, match=r"\[\d+, \d+\) of the archived log, row \d+, message: found \d+ bytes"):
+        replay(NO_SPARK, str(lake), str(tmp_path / "new"), store="another")
+    with pytest.raises(InvalidMessage, match=r"\[\d+, \d+\) of the archived log, row \d+, message: found \d+ bytes"):
         replay(
-            spark,
+            NO_SPARK,
             str(lake),
             str(tmp_path / "new"),
             config=StoreConfig(commit_log=CommitLogConfig(file_size_bytes=4096)),
@@ -192,5 +200,5 @@ def test_a_replay_that_fails_leaves_nothing(spark: SparkSession, archived: tuple
     assert sorted(path.name for path in tmp_path.iterdir()) == ["taken"]
     (tmp_path / ".new.replay").mkdir()
     with pytest.raises(NotAStore, match="or was killed"):
-        replay(spark, str(lake), str(tmp_path / "new"))
+        replay(NO_SPARK, str(lake), str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()

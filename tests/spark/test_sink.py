@@ -218,7 +218,7 @@ def columns(schema: str) -> StructType:
         ("topic string, body string", {"topics": "orders"}, "there is no such option; there are path, topic, jobId"),
         ("topic string, body string", {"jobId": "../up"}, "jobId = '../up'"),
         ("topic string, body string", {"lockTimeout": "soon"}, "lockTimeout = 'soon'"),
-        ("topic string, body string", {"mappedFileSizeCommitLog": "12"}, "file_size_bytes = 12"),
+        ("topic string, body string", {"mappedFileSizeCommitLog": "12"}, "mappedFileSizeCommitLog = 12"),
     ],
 )
 def test_what_cannot_be_written_is_refused_by_name(
