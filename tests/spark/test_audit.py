@@ -92,10 +92,8 @@ def test_what_is_not_told_is_counted(tmp_path: Path) -> None:
             store.put(message(number, queue_id=0))
     queue = tmp_path / "store" / "consumequeue" / "orders" / "0" / f"{0:020d}"
     queue.write_bytes(b"!" * 20 * 650 + queue.read_bytes()[20 * 650 :])
-    for found in (
-        check_here(tmp_path / "store", grid=4096),
-        audit_here(tmp_path / "store", grid=4096, part_size=1).findings,
-    ):
+    store_path, grid = tmp_path / "store", 40_000
+    for found in (check_here(store_path, grid=grid), audit_here(store_path, grid=grid, part_size=1).findings):
         told = [row for row in found if row.what == "queue-entry"]
         assert (len(told), told[-1].found, told[99].offset) == (MAX_ROWS + 1, "550 more of these", 20 * 99)
 

@@ -17,6 +17,8 @@ import mqlake.store.rebuild as rebuilding
 from mqlake import MessageStore, StoreConfig
 from mqlake.codec.queue_entry import ENTRY
 from mqlake.errors import ChangedUnderRead, NotAStore, StoreLocked
+from mqlake.files.mapped_file import MappedFile
+from mqlake.kernel import find_record
 from mqlake.logs.key_index import KEY, KeyIndex
 from mqlake.store.assemble import BuiltQueue, KeyRun, QueueWork, Site, build, index_works
 from mqlake.store.check import check
@@ -97,9 +99,14 @@ def test_numbers_that_come_twice_or_are_missing_are_handled_as_dispatch_does(tmp
         require_equal(tmp_path / str(part_size), wanted)
 
 
+def too_far(file: MappedFile, target: int, limit: int) -> int:
+    """A boundary, but not the first behind the target."""
+    return find_record(file.pages, min(limit, target + 1000), limit, file.start)
+
+
 def test_where_every_guess_is_wrong_the_log_is_walked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = make_store("plain", tmp_path / "store", 2)
-    monkeypatch.setattr(harvesting, "boundary_behind", lambda file, target, limit: min(limit, target + 3))
+    monkeypatch.setattr(harvesting, "boundary_behind", too_far)
     rebuild_here(store, tmp_path / "out", part_size=3000)
     require_equal(tmp_path / "out", store)
 
