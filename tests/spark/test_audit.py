@@ -20,6 +20,8 @@ from click.testing import CliRunner
 
 import mqlake
 import mqlake.spark
+import mqlake.store.piece as pieces
+from mqlake import ConsumeQueueConfig
 from mqlake.cli.audit import audit, write_rows
 from mqlake.cli.check import EXIT_USAGE
 from mqlake.errors import ChangedUnderRead, NotAStore
@@ -28,6 +30,7 @@ from mqlake.spark.check_split import check_split
 from mqlake.spark.options import parse_options
 from mqlake.spark.plan import plan
 from mqlake.spark.split import Split
+from mqlake.store.findings import MAX_ROWS
 from mqlake.torture.faults.damage import damage
 from tests.golden.stores import NAMES, GoldenStore
 from tests.helpers import LOG_FILE, message, open_small
@@ -70,6 +73,29 @@ def test_of_a_damaged_store_an_audit_finds_what_a_check_finds(seed: int, whole: 
         wanted = check_here(store, grid=grid)
         assert audit_here(store, grid=grid, part_size=part_size).findings == wanted
         assert wanted
+
+
+def test_where_every_guess_is_wrong_check_looks_itself(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(whole, store)
+    damage(store, 5, files="commitlog/*", kind="flip_bit")
+    wanted = check_here(store, grid=4096)
+    monkeypatch.setattr(pieces, "boundary_behind", lambda file, target, limit: min(limit, target + 3))
+    assert audit_here(store, grid=4096, part_size=8192).findings == wanted != ()
+
+
+def test_what_is_not_told_is_counted(tmp_path: Path) -> None:
+    with open_small(tmp_path / "store", consume_queue=ConsumeQueueConfig(file_size_bytes=20_000)) as store:
+        for number in range(700):
+            store.put(message(number, queue_id=0))
+    queue = tmp_path / "store" / "consumequeue" / "orders" / "0" / f"{0:020d}"
+    queue.write_bytes(b"!" * 20 * 650 + queue.read_bytes()[20 * 650 :])
+    store_path, grid = tmp_path / "store", 40_000
+    for found in (check_here(store_path, grid=grid), audit_here(store_path, grid=grid, part_size=1).findings):
+        told = [row for row in found if row.what == "queue-entry"]
+        assert (len(told), told[-1].found, told[99].offset) == (MAX_ROWS + 1, "550 more of these", 20 * 99)
 
 
 def test_a_store_that_is_written_is_looked_at_up_to_what_was_dispatched(tmp_path: Path) -> None:

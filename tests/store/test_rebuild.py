@@ -11,15 +11,22 @@ from typing import Any
 
 import pytest
 
+import mqlake.store.assemble as assembling
+import mqlake.store.harvest as harvesting
 import mqlake.store.rebuild as rebuilding
 from mqlake import MessageStore, StoreConfig
+from mqlake.codec.queue_entry import ENTRY
 from mqlake.errors import ChangedUnderRead, NotAStore, StoreLocked
+from mqlake.files.mapped_file import MappedFile
+from mqlake.kernel import find_record
+from mqlake.logs.key_index import KEY, KeyIndex
+from mqlake.store.assemble import BuiltQueue, KeyRun, QueueWork, Site, build, index_works
 from mqlake.store.check import check
 from mqlake.store.findings import Severity
-from mqlake.store.harvest import harvest_at
+from mqlake.store.harvest import StagedRun, harvest_at
 from tests.golden.stores import NAMES, GoldenStore
 from tests.golden.test_golden_stores import NOT_COMPARABLE, files_of
-from tests.helpers import LOG_FILE, bodies, message, open_small
+from tests.helpers import LOG_FILE, QUEUE_FILE, bodies, message, open_small
 from tests.store.rebuilding import (
     KINDS,
     index_files,
@@ -90,6 +97,58 @@ def test_numbers_that_come_twice_or_are_missing_are_handled_as_dispatch_does(tmp
     for part_size in (1000, 1 << 30):
         rebuild_here(tmp_path / "store", tmp_path / str(part_size), part_size=part_size)
         require_equal(tmp_path / str(part_size), wanted)
+
+
+def too_far(file: MappedFile, target: int, limit: int) -> int:
+    """A boundary, but not the first behind the target."""
+    return find_record(file.pages, min(limit, target + 1000), limit, file.start)
+
+
+def test_where_every_guess_is_wrong_the_log_is_walked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make_store("plain", tmp_path / "store", 2)
+    monkeypatch.setattr(harvesting, "boundary_behind", too_far)
+    rebuild_here(store, tmp_path / "out", part_size=3000)
+    require_equal(tmp_path / "out", store)
+
+
+def staged(folder: Path, first: int, offsets: range) -> StagedRun:
+    """Entries for records at these offsets, numbered from `first` on, as a task stages them."""
+    path = folder / "staged.entries"
+    place = path.stat().st_size if path.exists() else 0
+    with path.open("ab") as file:
+        file.write(b"".join(ENTRY.pack(offset, 100, 7) for offset in offsets))
+    return StagedRun("orders", 0, first, len(offsets), "staged", place)
+
+
+def site_in(folder: Path) -> Site:
+    (folder / "index").mkdir()
+    return Site(str(folder), str(folder / "built"), str(folder / "index"), str(folder / "none"), QUEUE_FILE, 10, 6, 0)
+
+
+def test_a_queue_that_begins_again_is_one_run_wherever_the_log_was_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assembling, "BATCH_ENTRIES", 1)
+    parts = (0, range(0, 500, 100)), (0, range(500, 600, 100)), (1, range(600, 900, 100))
+    runs = [staged(tmp_path, first, offsets) for first, offsets in parts]
+    built = build(site_in(tmp_path), [QueueWork("orders", 0, runs, 0)])
+    assert built == [BuiltQueue("orders", 0, 5, 0)]
+    data = (tmp_path / "built" / "orders" / "0" / f"{0:020d}").read_bytes()
+    assert [ENTRY.unpack_from(data, 20 * number)[0] for number in range(5)] == [500, 600, 700, 800, 400]
+
+
+def test_index_files_made_apart_are_those_made_one_after_another(tmp_path: Path) -> None:
+    """Hours pass between keys: the first entry of a file is counted from the end of the file before."""
+    keys = [KEY.pack(number * 31, 100 * number, 1_700_000_000_000 + 3_600_000 * number) for number in range(13)]
+    index = KeyIndex(tmp_path / "wanted", 10, 6, writable=True)
+    index.put(b"".join(keys))
+    (tmp_path / "staged.keys").write_bytes(b"".join(keys))
+    site = site_in(tmp_path)
+    works = index_works([KeyRun("staged", 0, 7), KeyRun("staged", 140, 6)], 6, 20260101000000000)
+    for work in reversed(works):
+        build(site, work)
+    assert index_files(tmp_path) == [path.read_bytes() for path in sorted((tmp_path / "wanted").iterdir())]
+    assert len(works) == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -168,6 +227,7 @@ def test_killed_at_any_step_the_store_opens_and_is_whole(known: bool, tmp_path: 
         (original / "mqlake" / "positions").unlink()
     with open_small(original, read_only=True) as opened:
         wanted = list(opened.dump({}, walk=True, keys=True))[1:]
+    reasons = []
     for step in range(100):
         store = tmp_path / f"store-{step}"
         shutil.copytree(original, store)
@@ -176,10 +236,13 @@ def test_killed_at_any_step_the_store_opens_and_is_whole(known: bool, tmp_path: 
         died = killed_at(step, store)
         with open_small(store) as opened:
             assert list(opened.dump({}, walk=True, keys=True))[1:] == wanted, f"killed at step {step}"
+            assert opened.recovery is not None
+            reasons.append(opened.recovery.reason)
         assert check(store).severity == Severity.NOTE
         if not died:
             break
     assert step > 10
+    assert reasons[-3 if known else -1 :] == ["checkpoint"] * (3 if known else 1)  # the last steps only tidy up
 
 
 def test_a_store_that_is_written_is_refused_in_place_and_read_into_another_folder(tmp_path: Path) -> None:

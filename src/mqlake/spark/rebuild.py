@@ -19,8 +19,8 @@ from mqlake.store.assemble import build
 from mqlake.store.harvest import harvest
 from mqlake.store.rebuild import Rebuild, Rebuilt
 
-SMALLEST_PART, LARGEST_PART = 16 << 20, 64 << 20
-PARTS_A_CORE = 4
+SMALLEST_PART, LARGEST_PART = 16 << 20, 128 << 20
+PARTS_A_CORE = 2
 
 
 def rebuild(
