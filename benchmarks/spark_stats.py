@@ -22,8 +22,8 @@ from pyspark.sql import SparkSession
 
 from benchmarks.spark import write
 from mqlake.spark import session, stats
-from mqlake.spark.stats_job import plans_of
-from mqlake.spark.stats_split import stats_split
+from mqlake.spark.jobs.stats import plans_of
+from mqlake.spark.jobs.stats_split import stats_split
 
 TRAFFIC = (
     "select topic, queue_id, tags, date_trunc('minute', store_timestamp), count(*), sum(size), min(size), max(size), "

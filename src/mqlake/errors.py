@@ -26,8 +26,7 @@
     ├── LakeGap               bytes that the lake does not have yet are gone from the log
     ├── StageFailed           a stage of the pipeline could not do a byte range
     ├── LakeConflict          a commit that does not go on where the lake ends
-    ├── QueryFailed           Spark could not answer a query
-    ├── JobFailed             a task of a Spark job failed
+    ├── QueryFailed           Spark could not answer a query, or a task of a job failed
     ├── MissingExtra          an optional package is needed for this call
     └── MissingJava           Spark needs a Java that is not there, or too old
 
@@ -371,17 +370,6 @@ class LakeConflict(StoreError):
 
     def __str__(self) -> str:
         return f"{self.lake}: found {self.found}; expected {self.expected}; run the job again: it goes on at the end"
-
-
-class JobFailed(StoreError):
-    """A task failed in a worker, and with it the job. What it had committed before stays."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"a task failed: {self.reason}; run the job again once that is mended: it goes on where it ended"
 
 
 class MissingJava(StoreError):

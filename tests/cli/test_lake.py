@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from mqlake.cli.spark_job import worker_error
 from mqlake.lake import Lake
 from tests.cli.conftest import Cli
 from tests.helpers import message
@@ -67,15 +66,3 @@ def test_errors_are_one_line_and_a_released_store_is_told(archived: Cli) -> None
     assert "NotAStore" in archived.run("archive", other.folder, "--lake", archived.folder / "lake").stderr
     assert archived.ok("lake", "release", archived.store).startswith("released: lake-")
     assert "no lake holds" in archived.ok("lake", "release", archived.store)
-
-
-def test_the_line_that_says_what_happened_in_a_worker_is_found() -> None:
-    text = """An exception was thrown from the Python worker:
-Traceback (most recent call last):
-  File "/x/archive.py", line 3, in work
-    raise ChangedUnderRead(store)
-mqlake.errors.ChangedUnderRead: /data/store: offset 0: found no file
-"""
-    assert worker_error(text) == "ChangedUnderRead: /data/store: offset 0: found no file"
-    assert worker_error("OSError: [Errno 28] No space left on device") == "OSError: [Errno 28] No space left on device"
-    assert worker_error("something else") == "something else"

@@ -23,7 +23,7 @@ def archived(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     for name in ("archive", "replay"):
         module = importlib.import_module(f"mqlake.cli.{name}")
         monkeypatch.setattr(module, "spark_session", lambda master: contextlib.nullcontext())
-    monkeypatch.setattr(importlib.import_module("mqlake.spark.replay"), "run_tasks", run_here)
+    monkeypatch.setattr(importlib.import_module("mqlake.spark.jobs.replay"), "run_tasks", run_here)
     cli.put(*(message(number, ("orders", "payments")[number % 2]) for number in range(100)))
     cli.ok("archive", cli.store, "--lake", cli.folder / "lake")
     (cli.folder / "small.conf").write_text("mappedFileSizeCommitLog=65536\nmaxHashSlotNum=100\nmaxIndexNum=400\n")

@@ -31,7 +31,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_jobs_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("mqlake.spark.archive", "mqlake.spark.compact"):
+    for name in ("mqlake.spark.jobs.archive", "mqlake.spark.jobs.compact"):
         monkeypatch.setattr(importlib.import_module(name), "run_tasks", run_here)
 
 

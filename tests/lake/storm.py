@@ -30,7 +30,7 @@ def write(store: Path, lake: Path, ledger: Path) -> None:
 
 
 def archive(store: Path, lake: Path, ledger: Path, rounds: int = 10**6) -> None:
-    for name in ("mqlake.spark.archive", "mqlake.spark.compact"):
+    for name in ("mqlake.spark.jobs.archive", "mqlake.spark.jobs.compact"):
         importlib.import_module(name).run_tasks = run_here  # type: ignore[attr-defined]
     from mqlake.spark import archive, compact
 

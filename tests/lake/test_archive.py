@@ -23,10 +23,10 @@ from mqlake.lake.messages import MESSAGES
 from mqlake.lake.stores import Member
 from mqlake.lake.vacuum import vacuum
 from mqlake.lake.verify import verify
-from mqlake.spark import archive_split as splitting
-from mqlake.spark.archive import archive, plan_splits
-from mqlake.spark.archive_split import archive_split
-from mqlake.spark.compact import compact
+from mqlake.spark.jobs import archive_split as splitting
+from mqlake.spark.jobs.archive import archive, plan_splits
+from mqlake.spark.jobs.archive_split import archive_split
+from mqlake.spark.jobs.compact import compact
 from mqlake.spark.schema import DEFAULT_COLUMNS, arrow_schema
 from mqlake.store.gates import Gates
 from tests.helpers import LOG_FILE, message, open_small
@@ -254,7 +254,7 @@ def test_retention_deletes_up_to_what_is_archived_and_never_further(store: Path,
 def test_the_gate_is_there_before_anything_is_archived_and_goes_when_it_is_released(
     store: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.import_module("mqlake.spark.archive"), "run_tasks", lambda *_: 1 / 0)
+    monkeypatch.setattr(importlib.import_module("mqlake.spark.jobs.archive"), "run_tasks", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(store, lake)
     gates = Gates(store / "mqlake" / "gates")

@@ -20,8 +20,8 @@ from mqlake import MessageStore
 from mqlake.errors import ChangedUnderRead, CorruptRecord, InvalidConfig, LakeGap
 from mqlake.lake import Lake
 from mqlake.lake.gate import release
-from mqlake.spark.archive import archive
-from mqlake.spark.compact import compact
+from mqlake.spark.jobs.archive import archive
+from mqlake.spark.jobs.compact import compact
 from mqlake.spark.read_split import read_split
 from mqlake.spark.schema import arrow_schema
 from mqlake.spark.split import Split

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mqlake import StoreConfig
 from mqlake.files.layout import Layout
-from mqlake.spark.audit import Work, look, put_together
+from mqlake.spark.jobs.audit import Work, look, put_together
 from mqlake.store.check import CheckReport, Examination
 from mqlake.store.findings import Finding
 

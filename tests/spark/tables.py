@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from mqlake import Message, MessageStore
-from mqlake.spark import stats_job
+from mqlake.spark.jobs import stats as stats_job
+from mqlake.spark.jobs.stats import Stats
 from mqlake.spark.options import SourceOptions, parse_options
 from mqlake.spark.plan import StorePlan, plan
 from mqlake.spark.read_split import read_split
 from mqlake.spark.schema import arrow_schema
 from mqlake.spark.split import Split
-from mqlake.spark.stats_job import Stats
 from tests.helpers import open_small
 
 Row = dict[str, Any]

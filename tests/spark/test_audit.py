@@ -25,8 +25,8 @@ from mqlake import ConsumeQueueConfig
 from mqlake.cli.audit import audit, write_rows
 from mqlake.cli.check import EXIT_USAGE
 from mqlake.errors import ChangedUnderRead, NotAStore
-from mqlake.spark.audit import FINDINGS, findings_table, reports
-from mqlake.spark.check_split import check_split
+from mqlake.spark.jobs.audit import FINDINGS, findings_table, reports
+from mqlake.spark.jobs.check_split import check_split
 from mqlake.spark.options import parse_options
 from mqlake.spark.plan import plan
 from mqlake.spark.split import Split

@@ -24,17 +24,17 @@ from mqlake.lake.notes import Notes
 from mqlake.lake.stores import Member, admit
 from mqlake.spark import archive
 from mqlake.spark import pipeline as run_pipeline
-from mqlake.spark.archive import prepare
+from mqlake.spark.jobs.archive import prepare
+from mqlake.spark.jobs.ranges import RANGES, RangeReader
+from mqlake.spark.jobs.stages import STAGES
 from mqlake.spark.options import parse_stream_options
-from mqlake.spark.ranges import RANGES, RangeReader
-from mqlake.spark.stages import STAGES
 from mqlake.store.gates import Gates
 from tests.helpers import LOG_FILE, open_small
 from tests.lake.jobs import NO_SPARK, assert_holds, rows_in, run_here, run_jobs_here
 from tests.spark.streams import Engine
 from tests.spark.tables import offsets_of, put_messages, write_store
 
-module = importlib.import_module("mqlake.spark.pipeline")  # the package's name of it is the function
+module = importlib.import_module("mqlake.spark.jobs.pipeline")  # the package's name of it is the function
 
 
 class Row(dict[str, Any]):
@@ -195,7 +195,7 @@ def test_what_another_job_archived_meanwhile_is_not_taken_in_again(store: Path, 
 def cut_archive(lake: Path, store: Path, planned: list[dict[str, Any]]) -> tuple[Any, Any]:
     """The first half of the first range that is planned, as the archive job has it."""
     from mqlake.lake import harvest
-    from mqlake.spark.archive_split import archive_split
+    from mqlake.spark.jobs.archive_split import archive_split
     from mqlake.spark.split import Split
 
     row = {name: value for name, value in planned[0].items() if name != "queues"}

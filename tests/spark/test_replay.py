@@ -72,7 +72,7 @@ def write_store(path: Path, count: int = 700) -> None:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replays run in this process."""
-    monkeypatch.setattr(importlib.import_module("mqlake.spark.replay"), "run_tasks", run_here)
+    monkeypatch.setattr(importlib.import_module("mqlake.spark.jobs.replay"), "run_tasks", run_here)
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 from mqlake import Message
 from mqlake.cli.main import mqlake
 from mqlake.errors import InvalidConfig
-from mqlake.spark.report_job import report_of
-from mqlake.spark.stats_job import Stats, plans_of, stats
-from mqlake.spark.stats_rows import merge
-from mqlake.spark.stats_split import stats_split
+from mqlake.spark.jobs.report import report_of
+from mqlake.spark.jobs.stats import Stats, plans_of, stats
+from mqlake.spark.jobs.stats_rows import merge
+from mqlake.spark.jobs.stats_split import stats_split
 from mqlake.store.gates import Gates
 from tests.helpers import open_small
 from tests.spark.tables import rows_of, stats_here, write_store

@@ -15,9 +15,9 @@ pytest.importorskip("mqlake.lake")
 from mqlake.lake import Lake, harvest
 from mqlake.lake.entries import LakeFile
 from mqlake.lake.stores import admit
-from mqlake.spark.report_job import report_of
-from mqlake.spark.stats_job import Stats, plans_of
-from mqlake.spark.stats_lake import chain_of, keep_stats
+from mqlake.spark.jobs.report import report_of
+from mqlake.spark.jobs.stats import Stats, plans_of
+from mqlake.spark.jobs.stats_lake import chain_of, keep_stats
 from tests.helpers import open_small
 from tests.spark.tables import put_messages, stats_here, write_store
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from mqlake import Message
-from mqlake.spark import sketch
+from mqlake.spark.jobs import sketch
+from mqlake.spark.jobs.stats_rows import MAX_LATENCY_MS, ROWS, latency_at, latency_buckets, merge, size_buckets
+from mqlake.spark.jobs.stats_split import TAGS_A_TOPIC, TOP_KEYS, stats_split
 from mqlake.spark.selection import is_internal
-from mqlake.spark.stats_rows import MAX_LATENCY_MS, ROWS, latency_at, latency_buckets, merge, size_buckets
-from mqlake.spark.stats_split import TAGS_A_TOPIC, TOP_KEYS, stats_split
 from tests.helpers import open_small
 from tests.spark.tables import put_messages, rows_of, splits_of, write_store
 
@@ -127,7 +127,7 @@ def test_top_keys_are_exact_in_a_split_and_bounded_over_several(tmp_path: Path) 
 def test_a_key_that_comes_once_has_no_row_and_keys_of_more_topics_than_fit_at_a_time_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mqlake.spark import stats_split as module
+    from mqlake.spark.jobs import stats_split as module
 
     write_store(tmp_path, 300)
     before = counted(tmp_path)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from mqlake.spark.tasks import run_tasks
+from mqlake.spark.jobs.tasks import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

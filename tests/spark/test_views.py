@@ -9,9 +9,9 @@ import pytest
 
 from mqlake import Message
 from mqlake.errors import InvalidConfig
-from mqlake.spark import narrow
-from mqlake.spark.narrow import EVERYTHING, Need, need_of
-from mqlake.spark.views import Views, views
+from mqlake.spark.jobs import narrow
+from mqlake.spark.jobs.narrow import EVERYTHING, Need, need_of
+from mqlake.spark.jobs.views import Views, views
 from tests.helpers import open_small
 from tests.spark.tables import put_messages, rows_of, write_store
 

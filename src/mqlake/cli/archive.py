@@ -10,10 +10,10 @@ import click
 
 from mqlake.cli import show
 from mqlake.cli.options import json_option
-from mqlake.cli.spark_job import master_option, spark_session
+from mqlake.cli.spark import master_option, spark_session
 
 if TYPE_CHECKING:
-    from mqlake.spark.archive import Archived
+    from mqlake.spark.jobs.archive import Archived
 
 
 @click.command()

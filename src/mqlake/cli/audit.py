@@ -10,9 +10,9 @@ import click
 
 from mqlake.cli import show
 from mqlake.cli.check import EXIT_CODES, VerdictCommand, finding_json, print_report, verdict_json
-from mqlake.cli.on_spark import master_option, on_spark
 from mqlake.cli.options import json_option, settings_of
 from mqlake.cli.output_file import whole_file
+from mqlake.cli.spark import master_option, spark_session
 from mqlake.store.findings import Severity
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def audit(stores: tuple[str, ...], config: Path | None, out: Path | None, master
     Nothing is written to a store. A pattern names every folder that it matches.
     """
     settings = settings_of(config)
-    with show.progress("auditing", None), on_spark(master) as spark:
-        from mqlake.spark.audit import findings_table, reports
+    with show.progress("auditing", None), spark_session(master) as spark:
+        from mqlake.spark.jobs.audit import findings_table, reports
 
         found = reports(spark, stores, config=settings)
     if out is not None:

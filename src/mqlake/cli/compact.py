@@ -9,7 +9,7 @@ import click
 
 from mqlake.cli import show
 from mqlake.cli.options import byte_count, duration_ms, json_option
-from mqlake.cli.spark_job import master_option, spark_session
+from mqlake.cli.spark import master_option, spark_session
 
 
 @click.command()

@@ -20,7 +20,7 @@ from mqlake.cli.spark import spark_session
 if TYPE_CHECKING:
     from mqlake.lake import Lake
     from mqlake.lake.notes import Notes
-    from mqlake.spark.pipeline import Batch
+    from mqlake.spark.jobs.pipeline import Batch
 
 lake_option = click.option("--lake", required=True, type=click.Path(file_okay=False), help="The lake's folder.")
 

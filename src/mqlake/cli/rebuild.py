@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from mqlake.cli import show
-from mqlake.cli.on_spark import master_option, on_spark
 from mqlake.cli.options import json_option, settings_of, store_command
+from mqlake.cli.spark import master_option, spark_session
 
 
 @click.command()
@@ -23,7 +23,7 @@ def rebuild(store: Path, config: Path | None, out: Path | None, master: str, as_
     The old ones are replaced when the new ones are on the disk.
     """
     settings = settings_of(config)
-    with show.progress("rebuilding", None), on_spark(master) as spark:
+    with show.progress("rebuilding", None), spark_session(master) as spark:
         from mqlake.spark import rebuild as build
 
         built = build(spark, store, out, config=settings)

@@ -10,7 +10,7 @@ import click
 
 from mqlake.cli import show
 from mqlake.cli.options import json_option
-from mqlake.cli.spark_job import master_option, spark_session
+from mqlake.cli.spark import master_option, spark_session
 from mqlake.config import StoreConfig
 
 

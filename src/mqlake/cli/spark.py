@@ -39,7 +39,9 @@ def spark_command(command: Command) -> Command:
 
 
 def master_option(command: Command) -> Command:
-    return click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")(command)
+    return click.option(
+        "--master", default="local[*]", show_default=True, help="Where Spark runs, as spark://host:7077."
+    )(command)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,9 @@ Selection travels as options. Spark's own filter push-down is not used: a read t
 of one DataFrame, and one scan's filter would silently be applied to the others.
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 from mqlake.errors import MissingExtra
 
 try:
@@ -16,21 +19,43 @@ try:
 except ImportError:
     raise MissingExtra("mqlake.spark", "spark") from None
 
-from mqlake.spark.archive import archive
-from mqlake.spark.audit import audit
-from mqlake.spark.check_split import check_split
-from mqlake.spark.compact import compact
-from mqlake.spark.pipeline import pipeline
-from mqlake.spark.predicate import read
-from mqlake.spark.rebuild import rebuild
-from mqlake.spark.replay import replay
-from mqlake.spark.report_job import report
 from mqlake.spark.session import session
-from mqlake.spark.source import MqlakeSource, explain
-from mqlake.spark.stats_job import Stats, stats
-from mqlake.spark.stream import lag
-from mqlake.spark.union import union
-from mqlake.spark.views import Views, views
+
+if TYPE_CHECKING:
+    from mqlake.spark.jobs.archive import archive
+    from mqlake.spark.jobs.audit import audit
+    from mqlake.spark.jobs.compact import compact
+    from mqlake.spark.jobs.pipeline import pipeline
+    from mqlake.spark.jobs.rebuild import rebuild
+    from mqlake.spark.jobs.replay import replay
+    from mqlake.spark.jobs.report import report
+    from mqlake.spark.jobs.stats import Stats, stats
+    from mqlake.spark.jobs.union import union
+    from mqlake.spark.jobs.views import Views, views
+    from mqlake.spark.predicate import read
+    from mqlake.spark.source import MqlakeSource, explain
+    from mqlake.spark.stream import lag
+
+PLACES = {
+    "MqlakeSource": "source",
+    "Stats": "jobs.stats",
+    "Views": "jobs.views",
+    "archive": "jobs.archive",
+    "audit": "jobs.audit",
+    "compact": "jobs.compact",
+    "explain": "source",
+    "lag": "stream",
+    "pipeline": "jobs.pipeline",
+    "read": "predicate",
+    "rebuild": "jobs.rebuild",
+    "replay": "jobs.replay",
+    "report": "jobs.report",
+    "stats": "jobs.stats",
+    "union": "jobs.union",
+    "views": "jobs.views",
+}
+"""Where the public names are. A module is imported when one of its names is asked for: Spark starts Python processes of
+its own for each query, and what they import is time that the query takes."""
 
 __all__ = [
     "MqlakeSource",
@@ -38,7 +63,6 @@ __all__ = [
     "Views",
     "archive",
     "audit",
-    "check_split",
     "compact",
     "explain",
     "lag",
@@ -52,3 +76,9 @@ __all__ = [
     "union",
     "views",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in PLACES:
+        raise AttributeError(f"module 'mqlake.spark' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"mqlake.spark.{PLACES[name]}"), name)

@@ -28,11 +28,11 @@ from mqlake.files.names import file_name
 from mqlake.kernel import check_record, find_record, java_hash
 from mqlake.logs.stretch import Stretch
 from mqlake.spark.archived import read_archived
+from mqlake.spark.jobs.tasks import freeze
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.schema import Table
 from mqlake.spark.selection import Selection
 from mqlake.spark.split import QueueRun, Split
-from mqlake.spark.tasks import freeze
 from mqlake.store.scan import BATCH_BYTES, Scan
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from mqlake.files.layout import Layout
+from mqlake.spark.jobs.tasks import freeze
 from mqlake.spark.sink_options import Target
-from mqlake.spark.tasks import freeze
 from mqlake.store.batches import Fence, commit_parts
 from mqlake.store.pack import Packer
 from mqlake.store.staging import Part, Staging

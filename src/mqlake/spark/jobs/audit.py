@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from mqlake.codec.queue_entry import ENTRY_SIZE
 from mqlake.config import StoreConfig
-from mqlake.spark.answers import answers
+from mqlake.spark.jobs.answers import answers
+from mqlake.spark.jobs.rebuild import part_size_for
 from mqlake.spark.plan import expand
-from mqlake.spark.rebuild import part_size_for
 from mqlake.store.check import CheckReport, Examination
 from mqlake.store.check_index import Chains, ChainWork, look_at_chains
 from mqlake.store.findings import Finding

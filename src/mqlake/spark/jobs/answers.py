@@ -10,7 +10,7 @@ from typing import TypeVar
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from mqlake.spark.tasks import run_tasks
+from mqlake.spark.jobs.tasks import run_tasks
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")

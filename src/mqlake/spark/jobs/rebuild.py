@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from mqlake.config import StoreConfig
-from mqlake.spark.answers import answers
+from mqlake.spark.jobs.answers import answers
 from mqlake.store.assemble import build
 from mqlake.store.harvest import harvest
 from mqlake.store.rebuild import Rebuild, Rebuilt

@@ -28,9 +28,9 @@ from mqlake.files.mapped_file import sync_directory
 from mqlake.kernel.types import KEEP_NUMBERS, KEEP_TIMES
 from mqlake.lake import MARKER, Lake, LakeFile, LakeSnapshot, StoreState
 from mqlake.lake.messages import rows_between
+from mqlake.spark.jobs.tasks import run_tasks
 from mqlake.spark.options import SourceOptions, parse_options
 from mqlake.spark.selection import Selection
-from mqlake.spark.tasks import run_tasks
 from mqlake.store.batches import append_parts, open_when_free
 from mqlake.store.opening import begin_behind_first_file, find_store, resolve
 from mqlake.store.pack import Packer

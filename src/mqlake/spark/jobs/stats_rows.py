@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mqlake.spark.sketch import merged
+from mqlake.spark.jobs.sketch import merged
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 

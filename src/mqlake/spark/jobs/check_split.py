@@ -15,7 +15,7 @@ from mqlake.errors import ChangedUnderRead
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import MappedFile
 from mqlake.files.names import file_name
-from mqlake.spark.audit import table_of
+from mqlake.spark.jobs.audit import table_of
 from mqlake.spark.split import Split
 from mqlake.store.check import look_at_log
 from mqlake.store.check_queues import QueueCheck

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from mqlake.spark.jobs.stats_rows import ROWS, merge
+from mqlake.spark.jobs.stats_split import stats_split
 from mqlake.spark.split import Split
-from mqlake.spark.stats_rows import ROWS, merge
-from mqlake.spark.stats_split import stats_split
 
 if TYPE_CHECKING:
     from mqlake.lake.entries import LakeFile

@@ -19,15 +19,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from mqlake.errors import InvalidConfig
-from mqlake.spark.narrow import narrowed, need_of
-from mqlake.spark.queues import QUEUES, queues_of, stores_of
+from mqlake.spark.jobs.narrow import narrowed, need_of
+from mqlake.spark.jobs.queues import QUEUES, queues_of, stores_of
+from mqlake.spark.jobs.stats import TRAFFIC, plans_of
+from mqlake.spark.jobs.stats_lake import LakeRows, lake_rows
+from mqlake.spark.jobs.stats_rows import MEASURES, ROWS
+from mqlake.spark.jobs.stats_split import stats_split
+from mqlake.spark.jobs.tasks import lazily
 from mqlake.spark.schema import DEFAULT_COLUMNS, spark_schema
 from mqlake.spark.selection import HALF_OR_ROLLED_BACK, INTERNAL
-from mqlake.spark.stats_job import TRAFFIC, plans_of
-from mqlake.spark.stats_lake import LakeRows, lake_rows
-from mqlake.spark.stats_rows import MEASURES, ROWS
-from mqlake.spark.stats_split import stats_split
-from mqlake.spark.tasks import lazily
 
 PLACE = ("store", "topic", "queue_id", "tags", "time")
 

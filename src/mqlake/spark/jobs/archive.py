@@ -20,12 +20,12 @@ from mqlake.lake import DONE, Lake, LakeFile, LakeRange, harvest
 from mqlake.lake.gate import hold_new, move
 from mqlake.lake.stores import Member, admit, first_offset
 from mqlake.lake.vacuum import vacuum
-from mqlake.spark.archive_split import archive_split
-from mqlake.spark.index_split import index_split
+from mqlake.spark.jobs.archive_split import archive_split
+from mqlake.spark.jobs.index_split import index_split
+from mqlake.spark.jobs.tasks import run_tasks
 from mqlake.spark.options import parse_options
 from mqlake.spark.plan import expand, plan
 from mqlake.spark.split import Split
-from mqlake.spark.tasks import run_tasks
 
 STEP_BYTES = 1 << 30
 Item = tuple[Member, Split]

@@ -17,7 +17,7 @@ from mqlake.kernel.types import BLANK, REACHED_END
 from mqlake.lake.entries import done
 from mqlake.lake.index import KEY, write_index
 from mqlake.lake.stores import Member
-from mqlake.spark.archive_split import WHOLE_LOG
+from mqlake.spark.jobs.archive_split import WHOLE_LOG
 from mqlake.spark.read_split import SplitScan
 from mqlake.spark.split import Split
 from mqlake.store.scan import next_whole

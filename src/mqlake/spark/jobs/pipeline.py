@@ -32,12 +32,12 @@ from mqlake.lake.gate import move
 from mqlake.lake.notes import Notes, now_ms, rows_of
 from mqlake.lake.stores import Member, admit, check_seam, first_offset
 from mqlake.lake.vacuum import vacuum
-from mqlake.spark.archive import prepare
+from mqlake.spark.jobs.archive import prepare
+from mqlake.spark.jobs.ranges import MqlakeRanges, ranges_of
+from mqlake.spark.jobs.stages import STAGES, Work, part_of, run_stages, seconds_of
+from mqlake.spark.jobs.tasks import run_tasks
 from mqlake.spark.offsets import places_told, positions_of
 from mqlake.spark.plan import expand
-from mqlake.spark.ranges import MqlakeRanges, ranges_of
-from mqlake.spark.stages import STAGES, Work, part_of, run_stages, seconds_of
-from mqlake.spark.tasks import run_tasks
 
 CHECKPOINT = "checkpoint"
 BATCH_BYTES = "1g"

@@ -15,12 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mqlake.spark.options import SourceOptions
-from mqlake.spark.read_split import SplitScan
-from mqlake.spark.selection import HALF_OR_ROLLED_BACK, is_internal
-from mqlake.spark.sketch import INDEX_BITS, MAX_RANK, hash_texts, pack, ranks_of
-from mqlake.spark.split import Split
-from mqlake.spark.stats_rows import (
+from mqlake.spark.jobs.sketch import INDEX_BITS, MAX_RANK, hash_texts, pack, ranks_of
+from mqlake.spark.jobs.stats_rows import (
     MAX_LATENCY_MS,
     OTHER_TAGS,
     STEPS_MS,
@@ -31,6 +27,10 @@ from mqlake.spark.stats_rows import (
     rows,
     size_buckets,
 )
+from mqlake.spark.options import SourceOptions
+from mqlake.spark.read_split import SplitScan
+from mqlake.spark.selection import HALF_OR_ROLLED_BACK, is_internal
+from mqlake.spark.split import Split
 
 COLUMNS = ("topic", "queue_id", "size", "sys_flag", "born_timestamp", "store_timestamp", "tags", "keys", "raw_body")
 MINUTE_MS = 60_000

@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from mqlake.errors import InvalidConfig
+from mqlake.spark.jobs.queues import LAG, QUEUES, lag_of, queues_of, stores_of
+from mqlake.spark.jobs.sketch import estimate
+from mqlake.spark.jobs.stats_lake import LakeRows, lake_rows
+from mqlake.spark.jobs.stats_rows import MEASURES, ROWS, merge
+from mqlake.spark.jobs.stats_split import stats_split
+from mqlake.spark.jobs.tasks import run_tasks
 from mqlake.spark.options import parse_options
 from mqlake.spark.plan import StorePlan, plan
-from mqlake.spark.queues import LAG, QUEUES, lag_of, queues_of, stores_of
-from mqlake.spark.sketch import estimate
-from mqlake.spark.stats_lake import LakeRows, lake_rows
-from mqlake.spark.stats_rows import MEASURES, ROWS, merge
-from mqlake.spark.stats_split import stats_split
-from mqlake.spark.tasks import run_tasks
 
 By = Literal["store", "topic", "queue_id", "tags", "time"]
 DIMENSIONS: tuple[By, ...] = ("store", "topic", "queue_id", "tags", "time")

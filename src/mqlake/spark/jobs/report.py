@@ -32,8 +32,8 @@ from mqlake.report.data import (
     TopicFacts,
     TopKey,
 )
-from mqlake.spark.stats_job import Stats, stats
-from mqlake.spark.stats_rows import latency_at, latency_buckets
+from mqlake.spark.jobs.stats import Stats, stats
+from mqlake.spark.jobs.stats_rows import latency_at, latency_buckets
 from mqlake.store.gates import Gates
 
 if TYPE_CHECKING:

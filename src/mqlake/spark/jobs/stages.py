@@ -20,12 +20,12 @@ from mqlake.lake.entries import TableName
 from mqlake.lake.parquet import write_table
 from mqlake.lake.paths import table_path
 from mqlake.lake.stores import Member
-from mqlake.spark.archive_split import archive_split
-from mqlake.spark.check_split import check_split
-from mqlake.spark.index_split import index_split
-from mqlake.spark.ranges import Range
+from mqlake.spark.jobs.archive_split import archive_split
+from mqlake.spark.jobs.check_split import check_split
+from mqlake.spark.jobs.index_split import index_split
+from mqlake.spark.jobs.ranges import Range
+from mqlake.spark.jobs.stats_split import stats_split
 from mqlake.spark.split import Split
-from mqlake.spark.stats_split import stats_split
 
 
 class Work(NamedTuple):

@@ -24,8 +24,8 @@ from mqlake.lake.parquet import ParquetFile, sync_names
 from mqlake.lake.paths import messages_path
 from mqlake.lake.vacuum import GRACE_S, vacuum
 from mqlake.lake.verify import check_file
-from mqlake.spark.archive_split import IN_FILES, ROW_GROUP_BYTES
-from mqlake.spark.tasks import run_tasks
+from mqlake.spark.jobs.archive_split import IN_FILES, ROW_GROUP_BYTES
+from mqlake.spark.jobs.tasks import run_tasks
 
 TARGET_BYTES = 128 << 20
 TASKS_A_COMMIT = 64
