@@ -11,12 +11,14 @@ from mqlake.torture.run import Torture
 from tests.helpers import covers
 
 SEED = 2026
-SECONDS = {"shapes": 8, "cuts": 10, "full": 1, "syncs": 8, "flips": 12, "kill": 12, "power": 12}
+SECONDS = {"shapes": 8, "cuts": 10, "full": 1, "syncs": 8, "flips": 12, "kill": 12, "power": 12, "pipeline": 1}
 """At least one case of each."""
+LONG = {"pipeline": pytest.mark.long}
+"""Each case of it starts five Spark drivers; `tests/spark/test_pipeline_run.py` has the short one."""
 
 
 @covers("N4", "N6")
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", [pytest.param(row, marks=LONG[row]) if row in LONG else row for row in ROWS])
 def test_no_fault_costs_an_acknowledged_message(row: str, tmp_path: Path) -> None:
     result = Torture(tmp_path, SEED).run_row(row, SECONDS[row])
     if result.skipped:

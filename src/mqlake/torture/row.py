@@ -86,6 +86,8 @@ class Row(ABC):
     """The columns beyond lost, invented and refused that mean something here."""
     share: ClassVar[int]
     """Of the time, against the other rows."""
+    stall_s: ClassVar[float] = 150.0
+    """No case takes this long, unless something hangs."""
     in_order: ClassVar[bool] = False
     """Cases build on the one before: do not shuffle them when there is not the time for all."""
 

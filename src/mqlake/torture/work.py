@@ -21,9 +21,6 @@ from mqlake.torture.faults.shim import NoShim
 from mqlake.torture.row import NotAllowed, Row
 from mqlake.torture.rows import ROWS
 
-STALL_S = 150.0
-"""No case takes this long, unless the store hangs."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -66,7 +63,7 @@ def run_case(row: Row, case: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     say(begin=case)
-    faulthandler.dump_traceback_later(STALL_S, exit=True)
+    faulthandler.dump_traceback_later(row.stall_s, exit=True)
     outcome = row.run(case, folder)
     faulthandler.cancel_dump_traceback_later()
     if not outcome.broken and not row.keep:
