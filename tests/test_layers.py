@@ -20,7 +20,7 @@ LAYERS = {
     "report": {"report"},
     "lake": {"kernel", "codec", "files", "logs", "store", "lake"},
     "spark": {"kernel", "codec", "files", "logs", "store", "lake", "report", "spark"},
-    "torture": {"torture", "spark"},  # beside the command line: it uses the public names, as any program would
+    "torture": {"torture", "spark", "lake"},  # beside the command line: it uses the public names, as any program would
     "cli": {"kernel", "codec", "files", "logs", "store", "lake", "report", "spark", "torture", "cli"},
 }
 OUTSIDE = {

@@ -11,10 +11,20 @@ from mqlake.torture.run import Torture
 from tests.helpers import covers
 
 SEED = 2026
-SECONDS = {"shapes": 8, "cuts": 10, "full": 1, "syncs": 8, "flips": 12, "kill": 12, "power": 12, "sink": 1}
+SECONDS = {
+    "shapes": 8,
+    "cuts": 10,
+    "full": 1,
+    "syncs": 8,
+    "flips": 12,
+    "kill": 12,
+    "power": 12,
+    "sink": 1,
+    "pipeline": 1,
+}
 """At least one case of each."""
-LONG = {"sink": pytest.mark.long}
-"""Each case of it starts five Spark drivers; `tests/spark/test_sink.py` has the short one."""
+LONG = {"sink": pytest.mark.long, "pipeline": pytest.mark.long}
+"""Each case of them starts five Spark drivers; `tests/spark/` has the short ones."""
 
 
 @covers("N4", "N6")

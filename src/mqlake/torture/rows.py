@@ -6,10 +6,13 @@ from mqlake.torture.cuts import Cuts
 from mqlake.torture.flips import Flips
 from mqlake.torture.full_disk import FullDisk
 from mqlake.torture.kill import Kill
+from mqlake.torture.pipeline import Pipeline
 from mqlake.torture.power import Power
 from mqlake.torture.row import Row
 from mqlake.torture.shapes import Shapes
 from mqlake.torture.sink import Sink
 from mqlake.torture.syncs import Syncs
 
-ROWS: dict[str, type[Row]] = {row.name: row for row in (Shapes, Cuts, FullDisk, Syncs, Flips, Kill, Power, Sink)}
+ROWS: dict[str, type[Row]] = {
+    row.name: row for row in (Shapes, Cuts, FullDisk, Syncs, Flips, Kill, Power, Sink, Pipeline)
+}
