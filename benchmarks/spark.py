@@ -1,10 +1,12 @@
 """The Spark source beside Spark's own Parquet read of the same rows, in one session, taking turns.
 
 Run as a program: `python -m benchmarks.spark WORKLOAD DIRECTORY [mib=1024] [body=180] [rounds=3]`. Store and Parquet
-files are made in DIRECTORY when they are not there. Prints one JSON line: medians in seconds of both, GiB of the log.
+files are made in DIRECTORY when they are not there. Prints one JSON line: medians in seconds of both, CPU-seconds of
+JVM and workers, GiB of the log.
 
 A hundred topics take turns, every message has a tag and a key of its own, and their times are those of one whole day.
-Both sides run once before they are timed.
+Both sides run once before they are timed. The workload `column:NAME` is one column to the noop sink, `columns` all of
+them, one after the other.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pyspark.sql import DataFrame, SparkSession
 
 from mqlake import Message, MessageStore
 from mqlake.spark import archive, session
+from mqlake.spark.schema import DEFAULT_COLUMNS
 
 TOPICS = 100
 OVERHEAD = 128
@@ -75,7 +79,11 @@ WORKLOADS: dict[str, tuple[dict[str, str], Callable[[DataFrame], DataFrame], Act
 
 
 def run(spark: SparkSession, workload: str, store: Path, parquet: Path, rounds: int) -> dict[str, Any]:
-    options, select, act = WORKLOADS[workload]
+    if workload == "columns":
+        return {name: run(spark, f"column:{name}", store, parquet, rounds) for name in DEFAULT_COLUMNS}
+    column = workload.removeprefix("column:")
+    one_column = {"columns": column}, lambda rows: rows.select(column), to_noop
+    options, select, act = WORKLOADS[workload] if column == workload else one_column
 
     def ours() -> None:
         act(spark.read.format("mqlake").options(**options).load(str(store)))
@@ -83,13 +91,17 @@ def run(spark: SparkSession, workload: str, store: Path, parquet: Path, rounds: 
     def theirs() -> None:
         act(select(spark.read.parquet(str(parquet))))
 
-    took: dict[str, list[float]] = {"ours": [], "theirs": []}
+    took: dict[str, list[float]] = {"ours": [], "theirs": [], "jvmCpu": [], "workerCpu": [], "theirsCpu": []}
     for round_number in range(rounds + 1):
         for name, side in (("ours", ours), ("theirs", theirs)):
-            began = time.perf_counter()
+            before, began = cpu_seconds(), time.perf_counter()
             side()
+            seconds = time.perf_counter() - began
+            jvm, workers = (now - then for now, then in zip(cpu_seconds(), before, strict=True))
             if round_number:
-                took[name].append(time.perf_counter() - began)
+                took[name].append(seconds)
+                took["jvmCpu" if side is ours else "theirsCpu"].append(jvm)
+                took["workerCpu"] += [workers] if side is ours else []
     return {name: statistics.median(times) for name, times in took.items()}
 
 
@@ -115,6 +127,21 @@ def _archive(spark: SparkSession, store: Path, target: Path) -> None:
 def _write_parquet(spark: SparkSession, store: Path, target: Path) -> None:
     rows = spark.read.format("mqlake").option("includeInternal", "true").load(str(store))
     rows.write.option("compression", "zstd").parquet(str(target))
+
+
+def cpu_seconds() -> tuple[float, float]:
+    """What the JVM and the Python workers below this process have used so far."""
+    jvm = workers = 0.0
+    for process in psutil.Process().children(recursive=True):
+        try:
+            times, is_jvm = process.cpu_times(), process.name() == "java"
+        except psutil.Error:  # it has just ended
+            continue
+        if is_jvm:
+            jvm += times.user + times.system
+        else:
+            workers += times.user + times.system + times.children_user + times.children_system
+    return jvm, workers
 
 
 def main(arguments: list[str]) -> None:

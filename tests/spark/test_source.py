@@ -13,6 +13,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from mqlake import MessageStore
 from mqlake.files.names import file_name
@@ -70,6 +71,11 @@ def test_a_table_that_is_scanned_more_than_once_is_right_every_time(spark: Spark
         "(select count(*) from messages where topic = 'topic-2') b, (select count(*) from messages) c"
     ).first()
     assert both is not None and tuple(both) == (first, second, everything)
+
+
+def test_a_schema_without_columns_is_an_error_and_not_a_count_of_nothing(spark: SparkSession, store: Path) -> None:
+    with pytest.raises(AnalysisException, match="at least one; size is the cheapest to count with"):
+        spark.read.format("mqlake").schema(StructType([])).load(str(store)).count()
 
 
 def test_a_predicate_becomes_options_and_stays_a_filter(spark: SparkSession, store: Path) -> None:

@@ -62,6 +62,8 @@ def checked_columns(columns: Sequence[str] | None, *, with_damage: bool) -> tupl
     """The columns asked for (default: all but `raw_body`); `damage` is the last where it is not among them."""
     known = (*ALL_COLUMNS, DAMAGE) if with_damage else ALL_COLUMNS
     chosen = tuple(columns) if columns is not None else DEFAULT_COLUMNS
+    if not chosen:  # Spark's workers lose the number of rows of a batch without columns: its count would be 0
+        raise InvalidConfig("option columns", "none", "at least one; size is the cheapest to count with")
     for name in chosen:
         if name not in known:
             hint = " (damage needs onDamage=rows)" if name == DAMAGE else ""
