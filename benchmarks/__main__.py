@@ -266,10 +266,10 @@ def spark_rows() -> list[Row]:
             bench.notes["their CPU, s/GiB"] = last["theirsCpu"] / last["gib"]
             return last["rows"] / last["ours"]
 
-        return Row(name, title, goal, ours, lambda bench: last["rows"] / last["theirs"], " rows/s")
+        return Row(name, title, goal, ours, lambda bench: last["rows"] / last["theirs"], "rows/s")
 
     return [
-        sink("spark_sink", "Spark, rows into a store, 300 B, to Parquet", "1.0 ×", 180),
+        sink("spark_sink", "Spark, rows into a store, 300 B, to Parquet", "", 180),
         row("spark_full", "Spark, all columns to noop, 300 B", "2.0 × at most", "full", 180, per_gib=True),
         row("spark_full1k", "Spark, all columns to noop, 1 KiB", "2.0 × at most", "full", 896, per_gib=True),
         row("spark_count", "Spark, count with one column", "1.2 s/GiB", "count", 180, per_gib=True),
