@@ -71,7 +71,7 @@ def sink(name: str, title: str) -> Row:
         bench.notes["their CPU, s/GiB"] = last["theirsCpu"] / last["gib"]
         return last["rows"] / last["ours"]
 
-    return Row(name, title, "1.0 ×", ours, lambda bench: last["rows"] / last["theirs"], " rows/s")
+    return Row(name, title, "", ours, lambda bench: last["rows"] / last["theirs"], "rows/s")
 
 
 def worker_memory(bench: Bench) -> float:
