@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import mmap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ ROW_GROUP_BYTES = 32 << 20
 HELD_BYTES = 224 << 20
 """Rows that wait in memory: enough for a split of the usual size, because many small row groups cost twice the time."""
 SMALL_SLICE = 1 << 20
+SYNCS_AT_ONCE = 8
+"""The file system does several at the cost of one."""
 DAY_MS = 86_400_000
 WHOLE_LOG = parse_options({"path": "-", "via": "scan", "includeInternal": "true"})
 """A job sees every record."""
@@ -172,7 +175,6 @@ class Partition:
             self.file.write(table.combine_chunks() if small else table)
 
     def close(self, member: Member, split: Split) -> LakeFile:
-        self.write()
         written = self.file.close()
         what = member.name, split.start, split.end
         return LakeFile("messages", self.path, *what, *written, *self._span, self.topic, self.date)
@@ -234,7 +236,10 @@ class Partitions:
 
     def close(self) -> list[LakeFile]:
         """All files, durable and under their names."""
-        files = [partition.close(self._member, self._split) for partition in self._partitions]
+        for partition in self._partitions:
+            partition.write()
+        with ThreadPoolExecutor(SYNCS_AT_ONCE) as pool:
+            files = list(pool.map(lambda partition: partition.close(self._member, self._split), self._partitions))
         sync_names(self._root, [file.path for file in files])
         return files
 
