@@ -142,6 +142,8 @@ CALLS: dict[str, Callable[[MessageStore], Any]] = {
     "put": lambda s: s.put(message(0)),
     "put_many": lambda s: s.put_many([message(0)]),
     "put_async": lambda s: asyncio.run(s.put_async(message(0))),
+    "put_packed": lambda s: s.put_packed(b""),
+    "match_packed": lambda s: s.match_packed(0, 0, b""),
     "flush": lambda s: s.flush(),
     "read": lambda s: s.read("orders"),
     "get": lambda s: s.get(0),
@@ -158,7 +160,7 @@ CALLS: dict[str, Callable[[MessageStore], Any]] = {
     "retain": lambda s: s.retain(),
     "retention": lambda s: s.retention,
 }
-WRITES = ("put", "put_many", "put_async", "flush", "retain", "retention")
+WRITES = ("put", "put_many", "put_packed", "put_async", "flush", "retain", "retention")
 
 
 def test_every_public_call_is_tried_on_a_closed_store() -> None:

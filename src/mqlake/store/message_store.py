@@ -150,6 +150,7 @@ class MessageStore:
         """
         if self._writer is None:
             raise ReadOnlyStore(self.path)
+        self._require_open()
         self._commit_log.append_packed(packed, timestamp=timestamp, keep=keep)
         self._dispatcher.wake()
 
