@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from mqlake.errors import StoreError
 from mqlake.store.gates import Gates
@@ -26,19 +27,33 @@ def write(store: Path, lake: Path, ledger: Path) -> None:
             os.write(descriptor, b"".join(b"%d\n" % receipt.physical_offset for receipt in receipts))
             if Gates(store / "mqlake" / "gates").offsets():  # else messages would go before there is an archive
                 opened.retain(keep_bytes=0)
-            time.sleep(0.005)
+            time.sleep(0.02)
 
 
-def archive(store: Path, lake: Path, ledger: Path, rounds: int = 10**6) -> None:
+def archive(store: Path, lake: Path, ledger: Path, rounds: int = 10**6, split_size: str = "40k") -> None:
+    """Driver and workers in one process."""
     for name in ("mqlake.spark.jobs.archive", "mqlake.spark.jobs.compact"):
         importlib.import_module(name).run_tasks = run_here  # type: ignore[attr-defined]
+    run(NO_SPARK, store, lake, rounds, split_size)
+
+
+def spark(store: Path, lake: Path, ledger: Path) -> None:
+    """A real driver, its JVM, and workers whose tasks are tried again."""
+    from mqlake.spark import session
+
+    started = session("local[2,4]", spark_ui_enabled="false", spark_driver_memory="1g")
+    started.sparkContext.setLogLevel("OFF")
+    run(started, store, lake, 10**6, "200k")
+
+
+def run(started: Any, store: Path, lake: Path, rounds: int, split_size: str) -> None:
     from mqlake.spark import archive, compact
 
     for number in range(rounds):
         try:
-            archive(NO_SPARK, str(store), str(lake), split_size="40k", step_bytes=100_000)
+            archive(started, str(store), str(lake), split_size=split_size, step_bytes=400_000)
             if number % 3 == 2:
-                compact(NO_SPARK, str(lake), target_bytes=1 << 20, grace_s=5)
+                compact(started, str(lake), target_bytes=1 << 20, grace_s=5)
         except StoreError as error:
             print(f"{type(error).__name__}: {error}", flush=True)
             time.sleep(0.05)
@@ -47,9 +62,9 @@ def archive(store: Path, lake: Path, ledger: Path, rounds: int = 10**6) -> None:
 def finish(store: Path, lake: Path, ledger: Path) -> None:
     """Close the store cleanly, and archive the rest."""
     open_small(store).close()
-    archive(store, lake, ledger, rounds=1)
+    archive(store, lake, ledger, rounds=1, split_size="4m")
 
 
 if __name__ == "__main__":
     role, *paths = sys.argv[1:]
-    {"write": write, "archive": archive, "finish": finish}[role](*map(Path, paths))
+    {"write": write, "archive": archive, "spark": spark, "finish": finish}[role](*map(Path, paths))

@@ -161,7 +161,8 @@ def test_raw_bodies_are_not_in_a_lake() -> None:
 class Storm:
     """A writer that cleans, and an archiver that compacts, as processes that are killed and started again."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, archiver: str) -> None:
+        self.archiver = archiver
         self.store, self.lake, self.ledger = folder / "store", folder / "lake", folder / "ledger"
         self._random = random.Random(seed)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -169,10 +170,14 @@ class Storm:
 
     def __enter__(self) -> Storm:
         Lake.open(self.lake, create=True)
-        self.start("write")
-        assert eventually(lambda: len(self.acknowledged()) >= 1000, 60)
-        self.start("archive")
-        assert eventually(lambda: self.first_offset() > 0, 60), "the cleaner cleans"
+        try:
+            self.start("write")
+            assert eventually(lambda: len(self.acknowledged()) >= 1000, 60)
+            self.start(self.archiver)
+            assert eventually(lambda: self.first_offset() > 0, 300), "the cleaner cleans"
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def first_offset(self) -> int:
@@ -185,11 +190,14 @@ class Storm:
 
     def kill_one(self) -> None:
         """Kill a process at a random moment, mostly of its work, and start it again."""
-        role = self._random.choice(["write", "archive", "archive"])
+        role = self._random.choice(["write", self.archiver, self.archiver])
         before = self.progress(role)
         if self._random.random() < 0.8:
             eventually(lambda: self.progress(role) != before)
         time.sleep(self._random.uniform(0, 0.5))
+        if role == "spark" and self._random.random() < 0.5:
+            os.kill(last_descendant(self._running[role].pid), signal.SIGKILL)
+            return
         self.stop(role)
         self.start(role)
 
@@ -211,15 +219,23 @@ class Storm:
         self.output.close()
 
 
+def last_descendant(pid: int) -> int:
+    """Of a driver: its newest Python worker, or what is there of the way to it."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    for task in Path(f"/proc/{pid}/task").iterdir():  # a JVM starts processes from any thread
+        children += (task / "children").read_text().split()
+    return last_descendant(int(children[-1])) if children else pid
+
+
 def check_exact(found: list[int], before: set[int]) -> None:
     assert len(found) == len(set(found)), "a row twice"
     assert not before - set(found), "an acknowledged message is missing"
 
 
-def ride(folder: Path, seed: int, kills: int, look: Callable[[Storm], list[int]]) -> None:
+def ride(folder: Path, seed: int, kills: int, look: Callable[[Storm], list[int]], archiver: str = "archive") -> None:
     """Kill at random and look each time; at the end everything is archived and all that was seen is true."""
     seen: set[int] = set()
-    with Storm(folder, seed) as storm:
+    with Storm(folder, seed, archiver) as storm:
         for _ in range(kills):
             before = storm.acknowledged()
             found = look(storm)
@@ -227,7 +243,7 @@ def ride(folder: Path, seed: int, kills: int, look: Callable[[Storm], list[int]]
             seen |= set(found)
             storm.kill_one()
         storm.stop("write")
-        storm.stop("archive")
+        storm.stop(storm.archiver)
         paths = [str(path) for path in (storm.store, storm.lake, storm.ledger)]
         subprocess.run([sys.executable, "-m", "tests.lake.storm", "finish", *paths], check=True)
         rows = [row["physical_offset"] for row in rows_in(storm.lake)]
@@ -252,3 +268,9 @@ def test_log_and_lake_are_exact_while_all_run_and_are_killed(tmp_path: Path) -> 
 @pytest.mark.parametrize("seed", range(4))
 def test_log_and_lake_are_exact_through_a_hundred_kills(tmp_path: Path, seed: int) -> None:
     ride(tmp_path, seed, 25, by_source)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_log_and_lake_are_exact_while_drivers_and_workers_of_spark_are_killed(tmp_path: Path) -> None:
+    ride(tmp_path, 3, 4, by_source, "spark")

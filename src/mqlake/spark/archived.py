@@ -27,11 +27,11 @@ from mqlake.store.scan import schema as scanned_schema
 
 def begins_at(options: SourceOptions, store: str, first: int) -> int:
     """The first offset of a store that can be read: the lake's, where there is one that has the store."""
-    state = state_of(Lake.open(options.lake).snapshot(), store) if options.lake is not None else None
+    assert options.lake is not None
+    state = state_of(Lake.open(options.lake).snapshot(), store)
     if state is None:
         return first
     if state.end < first:
-        assert options.lake is not None
         raise LakeGap(Path(options.lake), store, state.end, first)
     return min(first, state.start)
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from mqlake.config import IndexConfig, StoreConfig
 from mqlake.errors import ChangedUnderRead, InvalidConfig, NotAStore, OffsetOutOfRange
-from mqlake.spark.archived import begins_at, cut_archived
 from mqlake.spark.boundaries import Boundaries, FileGone
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.split import Split
@@ -93,6 +92,8 @@ def _cut(snapshot: Snapshot, options: SourceOptions, way: Way, size: int) -> lis
     splits = way.cut(size)
     if options.lake is None:
         return splits
+    from mqlake.spark.archived import begins_at, cut_archived  # it takes as long to import as all of the rest
+
     start, stop = begins_at(options, snapshot.root, snapshot.first), snapshot.first
     start = max(start, options.start_offset or 0)
     stop = min(stop, options.end_offset if options.end_offset is not None else stop)
@@ -133,7 +134,11 @@ def snapshot_of(root: str, follower: Follower) -> Snapshot:
 def narrow(snapshot: Snapshot, options: SourceOptions) -> tuple[int, int]:
     """The byte range, between record boundaries, that holds all messages of the offsets and times asked for."""
     first, end = snapshot.first, snapshot.end
-    begin = begins_at(options, snapshot.root, first)
+    begin = first
+    if options.lake is not None:
+        from mqlake.spark.archived import begins_at
+
+        begin = begins_at(options, snapshot.root, first)
     for offset in (options.start_offset, options.end_offset):
         if offset is not None and options.fail_on_data_loss and not begin <= offset <= end:
             raise OffsetOutOfRange(f"{snapshot.root}, commit log", offset, begin, end)

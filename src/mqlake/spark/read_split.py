@@ -27,7 +27,6 @@ from mqlake.files.mapped_file import PAGE_SIZE, MappedFile
 from mqlake.files.names import file_name
 from mqlake.kernel import check_record, find_record, java_hash
 from mqlake.logs.stretch import Stretch
-from mqlake.spark.archived import read_archived
 from mqlake.spark.jobs.tasks import freeze
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.schema import Table
@@ -65,6 +64,8 @@ def read_split(options: SourceOptions, schema: pa.Schema, split: Split) -> Itera
     except FileVanished as gone:
         if split.lake is None:
             raise
+        from mqlake.spark.archived import read_archived
+
         end = yield from read_archived(options, schema, split, scan.reached, gone.found)
         if end < split.end:
             yield from read_split(options, schema, replace(split, start=end, runs=None, offsets=None, archived=False))

@@ -1,7 +1,8 @@
 """The table to Spark: `spark.read.format("mqlake").option(…).load(path)`; `stream.py` is the same for `readStream`.
 
 A DataFrame is a snapshot: its splits are made once, at the first action, and every later action reads the same bytes.
-There is no `pushFilters` here, and there must not be: see the package's docstring.
+There is no `pushFilters` here, and there must not be: see the package's docstring. What only streams and writes need is
+imported by them: Spark makes a process for every query that imports this module.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from mqlake.spark.options import SourceOptions, parse_options, parse_stream_opti
 from mqlake.spark.plan import plan
 from mqlake.spark.read_split import read_split
 from mqlake.spark.schema import DAMAGE, arrow_schema_for, columns_of, spark_schema
-from mqlake.spark.sink import MqlakeStreamWriter, MqlakeWriter
-from mqlake.spark.sink_options import plan_write
 from mqlake.spark.split import Split
-from mqlake.spark.stream import MqlakeStreamReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from mqlake.spark.sink import MqlakeStreamWriter, MqlakeWriter
+    from mqlake.spark.stream import MqlakeStreamReader
 
 
 class MqlakeSource(DataSource):
@@ -44,14 +45,22 @@ class MqlakeSource(DataSource):
         return MqlakeReader(options, arrow_schema_for(schema))
 
     def streamReader(self, schema: StructType) -> MqlakeStreamReader:
+        from mqlake.spark.stream import MqlakeStreamReader
+
         options, stream = parse_stream_options(self.options, columns_of(schema))
         _require_columns(options, schema)
         return MqlakeStreamReader(options, stream, arrow_schema_for(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> MqlakeWriter:
+        from mqlake.spark.sink import MqlakeWriter
+        from mqlake.spark.sink_options import plan_write
+
         return MqlakeWriter(plan_write(self.options, schema, overwrite=overwrite, stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> MqlakeStreamWriter:
+        from mqlake.spark.sink import MqlakeStreamWriter
+        from mqlake.spark.sink_options import plan_write
+
         return MqlakeStreamWriter(plan_write(self.options, schema, overwrite=overwrite, stream=True))
 
 
