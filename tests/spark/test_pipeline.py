@@ -338,6 +338,19 @@ def status(lake: Path, *more: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+def test_what_was_archived_alone_did_not_go_through_the_other_stages(store: Path, lake: Path) -> None:
+    archive(NO_SPARK, str(store), str(lake))
+    run = new_run(lake, store)
+    end = run._lake.snapshot().stores[str(store)].end
+    with open_small(store) as opened:
+        put_messages(opened, 300, 10)
+    take_all(run, Ranges(store, startingOffsets=json.dumps({str(store): end})))
+    new_end = run._lake.snapshot().stores[str(store)].end
+    found = {name: stage.position[str(store)] for name, stage in run.notes.stages.items()}
+    assert found == {"check": 0, "archive": new_end, "index": new_end, "stats": 0}
+    assert run.notes.stages["stats"].lag_bytes == new_end > end
+
+
 def test_status_is_told_from_the_lakes_files_alone(store: Path, lake: Path) -> None:
     run, ranges = new_run(lake, store), Ranges(store)
     assert "never run" in status(lake)

@@ -59,7 +59,7 @@ def run(
     from mqlake.lake import Lake
 
     began = time.monotonic()
-    with spark_session(master) as spark, asked_to_stop() as stop:
+    with deaf_to_term(), spark_session(master) as spark, asked_to_stop() as stop:
         import mqlake.spark
 
         notes = mqlake.spark.pipeline(
@@ -79,6 +79,17 @@ def run(
     what = f"{show.count(done.rows)} messages, {show.size(done.bytes)} of the log in {notes.batches} batches"
     show.console().print(f"{notes.state}: {what}, {took:.1f} s")
     print_notes(Lake.open(lake), notes)
+
+
+@contextmanager
+def deaf_to_term() -> Iterator[None]:
+    """Java, which is started meanwhile, does not hear SIGTERM: service managers send it to all processes at once, and
+    Java must live until the batch is done. It ends with this process in any case."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
