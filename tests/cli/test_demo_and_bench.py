@@ -43,7 +43,7 @@ def test_demo_works_without_java_and_says_what_is_left_out(cli: Cli, monkeypatch
     process = cli.process("demo", "--messages", 10, "--report", cli.folder / "page.html")
     shown, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert "No report page: Spark needs Java 17" in shown
+    assert "No pipeline and no report page: Spark needs Java 17" in shown
     assert [path.name for path in cli.folder.iterdir()] == ["broker.conf"]
 
 

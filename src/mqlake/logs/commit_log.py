@@ -155,6 +155,7 @@ class LogWriter(CommitLog):
         self.refusal: Callable[[], StoreError] | None = None
         """Set when puts must be refused: makes the error that says why."""
         self._lock = threading.Lock()
+        self._names_lock = threading.Lock()
         self._commit_lock = threading.Lock()
         self._buffers: dict[int, mmap.mmap] = {}
         self._marker_ends: dict[int, int] = {}
@@ -338,13 +339,17 @@ class LogWriter(CommitLog):
         self._write_to(file, target, 0)
 
     def _sync_names(self) -> None:
-        """A file gets its name when the name before is on the disk: a power cut must not leave a gap between files."""
-        if self._new_names and self._names_failure is None:
-            self._new_names = False  # first: a name that comes from here on needs another
-            try:
-                sync_directory(self.files.directory)
-            except OSError as error:
-                self._names_failure = error
+        """A file gets its name when the name before is on the disk: a power cut must not leave a gap between files.
+
+        Whoever comes while another thread syncs waits for it: that it has begun says nothing.
+        """
+        with self._names_lock:
+            if self._new_names and self._names_failure is None:
+                self._new_names = False  # first: a name that comes from here on needs another
+                try:
+                    sync_directory(self.files.directory)
+                except OSError as error:
+                    self._names_failure = error
 
     def _close_file(self, file: MappedFile) -> None:
         self._appender.close()
