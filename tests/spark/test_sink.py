@@ -148,15 +148,14 @@ def run(source: DataFrame, store: Path, checkpoint: Path) -> Exception | None:
 def test_a_stream_whose_commits_are_killed_writes_every_row_once(spark: SparkSession, tmp_path: Path) -> None:
     """kill -9 at random moments of a commit; the stream is started again each time, and replays its batch."""
     source = feed(spark, tmp_path / "in", batches=4, rows=150)
-    store, draw, kills = tmp_path / "store", random.Random(5), 0
-    stop = threading.Event()
+    draw, stop, kills = random.Random(5), threading.Event(), 0
 
-    def kill_some() -> None:
+    def kill_some(store: Path) -> None:
         nonlocal kills
-        while kills < 3 and not stop.is_set():
+        while not stop.is_set() and kills < 3:
             holder = writer_of(Layout(store).lock)
             if holder and holder != os.getpid():
-                time.sleep(draw.uniform(0, 0.08))
+                time.sleep(draw.uniform(0, 0.08) / (attempt + 1))  # a commit may be shorter than that
                 if writer_of(Layout(store).lock) == holder:
                     os.kill(holder, signal.SIGKILL)
                     kills += 1
@@ -164,18 +163,22 @@ def test_a_stream_whose_commits_are_killed_writes_every_row_once(spark: SparkSes
                         time.sleep(0.001)
             time.sleep(0.001)
 
-    killer = threading.Thread(target=kill_some)
-    killer.start()
-    failures = 0
-    while (failure := run(source, store, tmp_path / "checkpoint")) is not None:
-        failures += 1
-        assert failures < 20, failure
-    stop.set()
-    killer.join()
+    for attempt in range(20):
+        store, checkpoint, failures = tmp_path / f"store-{attempt}", tmp_path / f"checkpoint-{attempt}", 0
+        killer = threading.Thread(target=kill_some, args=[store])
+        stop.clear()
+        killer.start()
+        while (failure := run(source, store, checkpoint)) is not None:
+            failures += 1
+            assert failures < 20, failure
+        stop.set()
+        killer.join()
+        assert flags(store) == list(range(600))
+        assert run(source, store, checkpoint) is None
+        assert len(flags(store)) == 600
+        if failures:
+            break
     assert kills > 0 and failures > 0
-    assert flags(store) == list(range(600))
-    assert run(source, store, tmp_path / "checkpoint") is None
-    assert len(flags(store)) == 600
 
 
 def test_a_stream_whose_task_fails_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
