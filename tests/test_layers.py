@@ -17,9 +17,10 @@ LAYERS = {
     "files": {"kernel", "files"},
     "logs": {"kernel", "codec", "files", "logs"},
     "store": {"kernel", "codec", "files", "logs", "store"},
+    "delivery": {"kernel", "codec", "files", "logs", "store", "delivery"},
     "spark": {"kernel", "codec", "files", "logs", "store", "spark"},
     "torture": {"torture"},  # beside the command line: it uses the public names, as any program would
-    "cli": {"kernel", "codec", "files", "logs", "store", "torture", "cli"},
+    "cli": {"kernel", "codec", "files", "logs", "store", "delivery", "torture", "cli"},
 }
 OUTSIDE = {
     "cli": {"click", "rich", "pyarrow"},

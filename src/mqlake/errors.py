@@ -12,9 +12,11 @@
     │   └── DiskAboveLimit    the disk is so full that puts are refused; nothing was written
     ├── FlushTimeout          the sync did not end in time: the message is in the log, its durability is unknown
     ├── BadFile               a file of the store has the wrong name or size
+    ├── BadConfigFile         config/NAME.json and its .bak are damaged both
     ├── CorruptRecord         bytes in the log that contradict their own header
     ├── CorruptBody           a compressed body that does not inflate
     ├── UnknownTopic          no such topic, or no such queue of it
+    ├── UnknownGroup          no such consumer group
     ├── OffsetOutOfRange      a queue or log offset before the first or past the last
     ├── NoSuchMessage         no record begins at this physical offset, or has this id
     ├── ChangedUnderRead      what a Spark task was to read is no longer there as it was planned
@@ -170,6 +172,20 @@ class BadFile(StoreError):
         return f"{self.file}: found {self.found}; expected {self.expected}"
 
 
+class BadConfigFile(StoreError):
+    """A file of state under `config/` cannot be read, and neither can the one before it."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.reason}; put a whole copy in its place, or remove it and its .bak to begin without "
+            "what it said"
+        )
+
+
 class CorruptRecord(StoreError):
     """The commit log holds bytes that contradict their own header. Reads raise it; recovery alone catches it."""
 
@@ -202,6 +218,17 @@ class UnknownTopic(StoreError):
     def __str__(self) -> str:
         what = f"topic {self.topic!r}" + (f", queue {self.queue_id}" if self.queue_id is not None else "")
         return f"{what}: not in this store; it has {self.known}"
+
+
+class UnknownGroup(StoreError):
+    """The store has no such consumer group."""
+
+    def __init__(self, group: str, known: str) -> None:
+        super().__init__(group, known)
+        self.group, self.known = group, known
+
+    def __str__(self) -> str:
+        return f"group {self.group!r}: not in this store; it has {self.known}"
 
 
 class OffsetOutOfRange(StoreError):

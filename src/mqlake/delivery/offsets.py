@@ -1,0 +1,111 @@
+"""Progress: the number of the next message that a reader of a queue wants, kept in a file, in memory in between.
+
+`config/consumerOffset.json` has it by topic and group, `config/delayOffset.json` by delay level. What is committed is
+in memory at once and in the file at the next `sync` (every few seconds, and when the store closes). A crash between
+them takes progress back, never forward: messages are delivered again, none is left out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mqlake.delivery.config_file import ConfigFile, Version
+from mqlake.errors import BadConfigFile
+
+
+class Subscription(NamedTuple):
+    """What a group reads."""
+
+    topic: str
+    group: str
+
+
+class OffsetTable:
+    """Offsets by a name and a number. Several threads may call it."""
+
+    def __init__(self, file: ConfigFile) -> None:
+        self.file = file
+        self._lock = threading.Lock()
+        self._content = file.load()
+        self._version = Version(self._content.get("dataVersion", {}))
+        self._offsets: dict[str, dict[int, int]] = {}
+        self._is_dirty = False
+
+    def of(self, name: str) -> dict[int, int]:
+        """A copy of all offsets under a name."""
+        with self._lock:
+            return dict(self._offsets.get(name, {}))
+
+    def get(self, name: str, number: int) -> int | None:
+        return self._offsets.get(name, {}).get(number)
+
+    def set(self, name: str, number: int, offset: int) -> None:
+        with self._lock:
+            self._offsets.setdefault(name, {})[number] = offset
+            self._is_dirty = True
+
+    def delete(self, name: str) -> None:
+        with self._lock:
+            self._is_dirty = self._offsets.pop(name, None) is not None or self._is_dirty
+
+    def sync(self) -> None:
+        """Write what changed since the last time. One thread writes at a time, and commits go on meanwhile."""
+        with self._lock:
+            if not self._is_dirty:
+                return
+            self._is_dirty = False
+            content = {**self._content, "dataVersion": self._version.next(), "offsetTable": self._table()}
+        try:
+            self.file.save(content)
+        except OSError:
+            with self._lock:
+                self._is_dirty = True
+            raise
+
+    def _table(self) -> dict[str, dict[int, int]] | dict[int, int]:
+        raise NotImplementedError
+
+
+class ConsumerOffsets(OffsetTable):
+    """`consumerOffset.json`: by `topic@group` and queue id."""
+
+    def __init__(self, file: ConfigFile) -> None:
+        super().__init__(file)
+        self._offsets = {
+            name: _numbers(file, offsets) for name, offsets in self._content.get("offsetTable", {}).items()
+        }
+
+    def subscriptions(self) -> Iterator[Subscription]:
+        """All that have progress."""
+        for name in list(self._offsets):
+            topic, _, group = name.rpartition("@")
+            yield Subscription(topic, group)
+
+    def _table(self) -> dict[str, dict[int, int]]:
+        return {name: dict(offsets) for name, offsets in self._offsets.items()}
+
+
+class DelayOffsets(OffsetTable):
+    """`delayOffset.json`: by delay level."""
+
+    LEVELS = ""
+
+    def __init__(self, file: ConfigFile) -> None:
+        super().__init__(file)
+        self._offsets = {self.LEVELS: _numbers(file, self._content.get("offsetTable", {}))}
+
+    def _table(self) -> dict[int, int]:
+        return dict(self._offsets[self.LEVELS])
+
+
+def name_of(topic: str, group: str) -> str:
+    return f"{topic}@{group}"
+
+
+def _numbers(file: ConfigFile, offsets: dict[str, object]) -> dict[int, int]:
+    try:
+        return {int(number): int(offset) for number, offset in offsets.items()}  # type: ignore[call-overload]
+    except (TypeError, ValueError) as error:
+        raise BadConfigFile(file.path, f"offsetTable: {error}") from None
