@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mqlake.config import (
     CommitLogConfig,
     ConsumeQueueConfig,
+    DeliveryConfig,
     FlushConfig,
     IndexConfig,
     MemoryConfig,
@@ -15,7 +16,9 @@ from mqlake.config import (
     RetentionConfig,
     StoreConfig,
 )
+from mqlake.delivery.message_store import MessageStore
 from mqlake.errors import (
+    BadConfigFile,
     BadFile,
     CorruptBody,
     CorruptRecord,
@@ -27,16 +30,17 @@ from mqlake.errors import (
     MissingExtra,
     NoSuchMessage,
     NotAStore,
+    NotPermitted,
     OffsetOutOfRange,
     ReadOnlyStore,
     StoreClosed,
     StoreError,
     StoreFailed,
     StoreLocked,
+    UnknownGroup,
     UnknownTopic,
 )
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
-from mqlake.store.message_store import MessageStore
 from mqlake.store.read import QueueRange
 from mqlake.store.retention import Retained
 from mqlake.store.stats import StoreStats, TopicStats
@@ -47,12 +51,14 @@ if TYPE_CHECKING:
     from mqlake.store.findings import Finding, Severity
 
 __all__ = [
+    "BadConfigFile",
     "BadFile",
     "CheckReport",
     "CommitLogConfig",
     "ConsumeQueueConfig",
     "CorruptBody",
     "CorruptRecord",
+    "DeliveryConfig",
     "DiskAboveLimit",
     "DiskFull",
     "Durability",
@@ -68,6 +74,7 @@ __all__ = [
     "MissingExtra",
     "NoSuchMessage",
     "NotAStore",
+    "NotPermitted",
     "OffsetOutOfRange",
     "PoolConfig",
     "PutReceipt",
@@ -84,6 +91,7 @@ __all__ = [
     "StoreStats",
     "StoredMessage",
     "TopicStats",
+    "UnknownGroup",
     "UnknownTopic",
     "__version__",
     "check",

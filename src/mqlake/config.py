@@ -228,6 +228,24 @@ class RetentionConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryConfig:
+    """Topics, groups and their progress. Defaults are RocketMQ's."""
+
+    auto_create_topics: bool = True
+    """A topic that is put to without being set up gets `queues_per_topic` queues (autoCreateTopicEnable)."""
+
+    auto_create_groups: bool = True
+    """A group that consumes without being set up gets RocketMQ's settings (autoCreateSubscriptionGroup)."""
+
+    persist_interval_ms: int = 5_000
+    """Pause between two writings of what changed, progress above all (flushConsumerOffsetInterval): a crash takes
+    progress back by this much at most."""
+
+    def __post_init__(self) -> None:
+        _require("persist_interval_ms", self.persist_interval_ms, 1, 86_400_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """All settings of a store."""
 
@@ -238,6 +256,7 @@ class StoreConfig:
     pool: PoolConfig = field(default_factory=PoolConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
+    delivery: DeliveryConfig = field(default_factory=DeliveryConfig)
 
     delay_levels: str = DEFAULT_DELAY_LEVELS
     """Durations of the delay levels from 1 on, as number and unit s, m, h or d (messageDelayLevel)."""
@@ -417,6 +436,9 @@ SETTINGS: dict[str, tuple[str, str, Callable[[str, str], object]]] = {
     "deleteFileBatchMax": ("retention", "batch_files", _number),
     "deleteCommitLogFilesInterval": ("retention", "pause_ms", _number),
     "deleteConsumeQueueFilesInterval": ("retention", "queue_pause_ms", _number),
+    "autoCreateTopicEnable": ("delivery", "auto_create_topics", _truth),
+    "autoCreateSubscriptionGroup": ("delivery", "auto_create_groups", _truth),
+    "flushConsumerOffsetInterval": ("delivery", "persist_interval_ms", _number),
     "messageDelayLevel": ("", "delay_levels", _text),
 }
 """RocketMQ's name -> section, setting, how its text is read. File names keep RocketMQ's spelling, slips and all."""

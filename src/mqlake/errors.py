@@ -17,6 +17,7 @@
     ├── CorruptBody           a compressed body that does not inflate
     ├── UnknownTopic          no such topic, or no such queue of it
     ├── UnknownGroup          no such consumer group
+    ├── NotPermitted          a topic or a group is set up so that this may not be done with it
     ├── OffsetOutOfRange      a queue or log offset before the first or past the last
     ├── NoSuchMessage         no record begins at this physical offset, or has this id
     ├── ChangedUnderRead      what a Spark task was to read is no longer there as it was planned
@@ -229,6 +230,17 @@ class UnknownGroup(StoreError):
 
     def __str__(self) -> str:
         return f"group {self.group!r}: not in this store; it has {self.known}"
+
+
+class NotPermitted(StoreError):
+    """The set-up of a topic or of a group forbids it. Nothing was written."""
+
+    def __init__(self, what: str, found: str, remedy: str) -> None:
+        super().__init__(what, found, remedy)
+        self.what, self.found, self.remedy = what, found, remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.found}; {self.remedy}"
 
 
 class OffsetOutOfRange(StoreError):

@@ -346,6 +346,11 @@ class LogWriter(CommitLog):
                 self.refusal = None
                 self._appender.reopen()
 
+    def ask_again(self, topic: str) -> None:
+        """A topic's set-up changed: the next put to it goes by the new one."""
+        with self._lock:
+            self._topics.park(topic)
+
     def close(self) -> None:
         """Let go of the file that was written; `refuse` came before."""
         self._appender.release()

@@ -147,7 +147,7 @@ class Engine(Side):
     def _start(self, undo: ExitStack) -> None:
         config = self.config
         foreign_topics = frozenset(self.batch_queues.topics())
-        self.topics = TopicTable(self._queue_count, self.queues.end_of, foreign_topics)
+        self.topics = TopicTable(self.queue_count, self.queues.end_of, foreign_topics)
         self._preallocator = Preallocator(
             self.layout.spare, self.log.file_size, warm=config.memory.warm_files, lock=config.memory.lock_files
         )
@@ -178,7 +178,7 @@ class Engine(Side):
         self._checkpointer = Checkpointer(config.flush, self._try_checkpoint, at_once=self._checkpoint_is_due)
         self.retention.start()
 
-    def _queue_count(self, topic: str) -> int:
+    def queue_count(self, topic: str) -> int:
         """How many queues messages without a queue id are spread over: all up to the first number without a queue."""
         known = set(self.queues.queue_ids(topic))
         return next(i for i in itertools.count(self.config.consume_queue.queues_per_topic) if i not in known)
@@ -291,8 +291,8 @@ class Engine(Side):
             damaged_entry_count=self.reader.damaged_entry_count,
             recovery=self.recovery,
             topics={
-                name: TopicStats(put_count=state.put_count, put_bytes=state.put_bytes)
-                for name, state in self.topics.states.items()
+                state.name: TopicStats(put_count=state.put_count, put_bytes=state.put_bytes)
+                for state in self.topics.all_states()
             },
             retention=retention_stats(self.layout, self.log, self.positions.words[NEXT_CLEANING]),
         )

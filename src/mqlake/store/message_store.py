@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from mqlake.config import (
     CommitLogConfig,
     ConsumeQueueConfig,
+    DeliveryConfig,
     FlushConfig,
     IndexConfig,
     MemoryConfig,
@@ -79,6 +80,7 @@ class MessageStore:
         pool: PoolConfig | None = None,
         memory: MemoryConfig | None = None,
         retention: RetentionConfig | None = None,
+        delivery: DeliveryConfig | None = None,
         progress: Progress | None = None,
     ) -> Self:
         """Open a store, making it if there is none; recovery happens here, and tells `progress` how far it is.
@@ -95,6 +97,7 @@ class MessageStore:
             "pool": pool,
             "memory": memory,
             "retention": retention,
+            "delivery": delivery,
         }
         settings = replace(settings, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
         try:

@@ -1,0 +1,125 @@
+"""The façade of a message queue: what a store remembers of topics, groups and who has read what.
+
+topics, groups -> delivery/topics.py, delivery/groups.py   (config/*.json)
+progress       -> delivery/offsets.py                      (config/consumerOffset.json)
+all of it      -> delivery/state.py, kept on the disk by delivery/housekeeping.py
+"""
+
+from __future__ import annotations
+
+import atexit
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+from mqlake.delivery.groups import Group
+from mqlake.delivery.state import Delivery, Once
+from mqlake.delivery.topics import Permission, Topic
+from mqlake.errors import InvalidConfig
+from mqlake.logs.topic_table import require_topic
+from mqlake.store import message_store
+from mqlake.store.engine import Engine
+from mqlake.store.follower import Follower
+
+Item = TypeVar("Item", Topic, Group)
+
+
+class MessageStore(message_store.MessageStore):
+    """A store that delivers: topics and groups that are set up, consumers with stored progress.
+
+    with MessageStore.open("data/store") as store:
+        store.put(Message("orders", b'{"id": 17}', tags="created"))
+    """
+
+    def __init__(self, engine: Engine | Follower) -> None:
+        """Use `MessageStore.open`."""
+        super().__init__(engine)
+        self._delivery = Once(self._open_delivery)
+        if self._writer is not None:
+            self._writer.topics.admit = lambda topic: self._delivery().admit(topic)
+
+    def _open_delivery(self) -> Delivery:
+        if self._writer is not None:
+            atexit.register(self.close)  # runs before the engine's own: progress is written while the store is open
+        return Delivery(self._side)
+
+    @property
+    def delivery(self) -> Delivery:
+        """Topics, groups and progress, as tables."""
+        self._require_open()
+        return self._delivery()
+
+    # ---- topics
+
+    def create_topic(
+        self,
+        name: str,
+        queue_count: int | None = None,
+        *,
+        permission: Permission = Permission.READ | Permission.WRITE,
+        ordered: bool = False,
+    ) -> Topic:
+        """Set a topic up, durably. One that is there with other settings is an error: `update_topic` changes them."""
+        require_topic(name)
+        delivery, writer = self.delivery, self.delivery.require_writer()
+        count = queue_count or self.config.consume_queue.queues_per_topic
+        topic = Topic(name, count, count, permission, ordered)
+        known = delivery.topics.find(name)
+        if known is not None and known != topic:
+            raise InvalidConfig(f"topic {name}", topic, f"it is there as {known}; update_topic changes it")
+        delivery.topics.save(topic)
+        writer.log.ask_again(name)
+        return topic
+
+    def update_topic(self, name: str, **changes: Any) -> Topic:
+        """Change settings of a topic (fields of `Topic`), durably; puts from here on go by them."""
+        delivery, writer = self.delivery, self.delivery.require_writer()
+        topic = _changed(delivery.topics.get(name), changes)
+        delivery.topics.save(topic)
+        writer.log.ask_again(name)
+        return topic
+
+    def topic(self, name: str) -> Topic:
+        """How a topic is set up; UnknownTopic where it is not."""
+        return self.delivery.topics.get(name)
+
+    # ---- groups
+
+    def create_group(self, name: str, **settings: Any) -> Group:
+        """Set a consumer group up (fields of `Group`), durably."""
+        self.delivery.require_writer()
+        group = _changed(Group(name), settings)
+        known = self.delivery.groups.find(name)
+        if known is not None and known != group:
+            raise InvalidConfig(f"group {name}", group, f"it is there as {known}; update_group changes it")
+        self.delivery.groups.save(group)
+        return group
+
+    def update_group(self, name: str, **changes: Any) -> Group:
+        """Change settings of a group (fields of `Group`), durably."""
+        self.delivery.require_writer()
+        group = _changed(self.delivery.groups.get(name), changes)
+        self.delivery.groups.save(group)
+        return group
+
+    def group(self, name: str) -> Group:
+        """How a group is set up; UnknownGroup where it is not."""
+        return self.delivery.groups.get(name)
+
+    # ---- closing
+
+    def close(self) -> None:
+        """Write progress, then close the store. A second call does nothing."""
+        delivery = self._delivery.peek()
+        if delivery is not None and not self._closed:
+            delivery.close()
+            atexit.unregister(self.close)
+        super().close()
+
+
+def _changed(item: Item, changes: dict[str, Any]) -> Item:
+    """A copy with some fields changed; InvalidConfig names those that there are."""
+    allowed = [each.name for each in fields(item) if each.name not in ("name", "more")]
+    for key, value in changes.items():
+        if key not in allowed:
+            raise InvalidConfig(key, value, f"no such setting; there are {', '.join(allowed)}")
+    return replace(item, **changes)

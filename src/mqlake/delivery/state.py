@@ -1,0 +1,141 @@
+"""What this layer keeps of one store in `config/`, each file opened when it is first needed.
+
+A program that only puts reads `topics.json` once, with its first message, and nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from mqlake.delivery.config_file import ConfigFile
+from mqlake.delivery.groups import Group, Groups
+from mqlake.delivery.housekeeping import Housekeeping
+from mqlake.delivery.offsets import ConsumerOffsets
+from mqlake.delivery.registry import nearest
+from mqlake.delivery.system_topics import INTERNAL_GROUP_PREFIX, system_queue_count
+from mqlake.delivery.topics import Permission, Topic, Topics
+from mqlake.errors import NotPermitted, ReadOnlyStore, UnknownTopic
+from mqlake.store.engine import Engine
+from mqlake.store.follower import Follower
+
+Value = TypeVar("Value")
+
+
+class Once(Generic[Value]):
+    """A value that is made when it is first asked for, by one thread."""
+
+    def __init__(self, make: Callable[[], Value]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made: list[Value] = []
+
+    def __call__(self) -> Value:
+        if not self._made:
+            with self._lock:
+                if not self._made:
+                    self._made.append(self._make())
+        return self._made[0]
+
+    def peek(self) -> Value | None:
+        return self._made[0] if self._made else None
+
+
+class Delivery:
+    """Topics, groups and progress of one store, and who keeps them on the disk."""
+
+    def __init__(self, side: Engine | Follower) -> None:
+        self.side = side
+        self.config = side.config.delivery
+        self.housekeeping = Housekeeping()
+        self._is_kept = False
+        self._topics = Once(lambda: Topics(self._file("topics.json")))
+        self._groups = Once(lambda: Groups(self._file("subscriptionGroup.json")))
+        self._offsets = Once(lambda: ConsumerOffsets(self._file("consumerOffset.json")))
+
+    def _file(self, name: str) -> ConfigFile:
+        return ConfigFile(self.side.layout.config / name, self.side.layout.scratch)
+
+    @property
+    def topics(self) -> Topics:
+        """`topics.json`."""
+        return self._topics()
+
+    @property
+    def groups(self) -> Groups:
+        """`subscriptionGroup.json`."""
+        return self._groups()
+
+    @property
+    def offsets(self) -> ConsumerOffsets:
+        """`consumerOffset.json`. Who commits calls `keep` once before."""
+        return self._offsets()
+
+    # ---- who may
+
+    def admit(self, topic: str) -> int | None:
+        """How many queues a put spreads its messages over: asked with the first message of a topic, not after it."""
+        known = self.topics.find(topic)
+        if known is None:
+            known = self._make_topic(topic)
+        if Permission.WRITE not in known.permission:
+            found = f"its permission is {known.permission!s}, WRITE is needed"
+            raise NotPermitted(f"topic {topic!r}", found, "change it with update_topic")
+        return known.write_queue_count
+
+    def _make_topic(self, name: str) -> Topic:
+        """A topic that comes into being by use, in memory at once and in the file a little later."""
+        assert isinstance(self.side, Engine), "a reader puts nothing"
+        queue_count = system_queue_count(name, len(self.side.config.delays_ms))
+        if queue_count is None:
+            if not self.config.auto_create_topics:
+                known = nearest(name, self.topics.names)
+                raise UnknownTopic(name, None, f"{known}; create_topic sets one up (autoCreateTopicEnable is off)")
+            queue_count = self.side.queue_count(name)
+        topic = self.topics.note(Topic(name, queue_count, queue_count))
+        self.keep()
+        return topic
+
+    def require_group(self, name: str) -> Group:
+        """A group that consumes; one that is not set up comes into being, where that is allowed."""
+        known = self.groups.find(name)
+        if known is None:
+            if not self.config.auto_create_groups and not name.startswith(INTERNAL_GROUP_PREFIX):
+                raise self.groups.unknown(name)
+            known = self.groups.note(Group(name))
+            self.keep()
+        if not known.enabled:
+            raise NotPermitted(f"group {name!r}", "it is not enabled", "change it with update_group")
+        return known
+
+    def require_writer(self) -> Engine:
+        if not isinstance(self.side, Engine):
+            raise ReadOnlyStore(self.side.layout.root)
+        return self.side
+
+    # ---- to the disk
+
+    def keep(self) -> None:
+        """From here on, what changes reaches the disk every few seconds."""
+        if not self._is_kept and isinstance(self.side, Engine):
+            self._is_kept = True
+            self.housekeeping.add(self._persist, time.time_ns() // 1_000_000 + self.config.persist_interval_ms)
+
+    def _persist(self, now_ms: int) -> int:
+        self.persist()
+        return now_ms + self.config.persist_interval_ms
+
+    def persist(self) -> None:
+        """Write what changed since the last time."""
+        for opened in (self._topics, self._groups, self._offsets):
+            table = opened.peek()
+            if table is not None:
+                table.sync()
+
+    def close(self) -> None:
+        """Stop what runs, and write what changed."""
+        self.housekeeping.close()
+        if isinstance(self.side, Engine):
+            self.persist()
