@@ -19,6 +19,9 @@
     ├── UnknownGroup          no such consumer group
     ├── NotPermitted          a topic or a group is set up so that this may not be done with it
     ├── OffsetOutOfRange      a queue or log offset before the first or past the last
+    ├── NotPending            a message that cannot be taken back: its time has come, or it never had one
+    ├── TransactionEnded      a transaction that is committed, rolled back or given up already
+    ├── TransactionExpired    a transaction whose own time limit is over
     ├── NoSuchMessage         no record begins at this physical offset, or has this id
     ├── ChangedUnderRead      what a Spark task was to read is no longer there as it was planned
     ├── MissingExtra          an optional package is needed for this call
@@ -253,6 +256,42 @@ class OffsetOutOfRange(StoreError):
 
     def __str__(self) -> str:
         return f"{self.what}: offset {self.offset} is outside of [{self.first_offset}, {self.end_offset})"
+
+
+class NotPending(StoreError):
+    """Only a message that waits for its moment can be cancelled."""
+
+    def __init__(self, physical_offset: int, found: str, expected: str) -> None:
+        super().__init__(physical_offset, found, expected)
+        self.physical_offset, self.found, self.expected = physical_offset, found, expected
+
+    def __str__(self) -> str:
+        return f"cannot cancel what lies at offset {self.physical_offset}: found {self.found}; expected {self.expected}"
+
+
+class TransactionEnded(StoreError):
+    """A transaction is decided upon once."""
+
+    def __init__(self, transaction_id: str, how: str) -> None:
+        super().__init__(transaction_id, how)
+        self.transaction_id, self.how = transaction_id, how
+
+    def __str__(self) -> str:
+        return f"transaction {self.transaction_id}: {self.how}; begin another one"
+
+
+class TransactionExpired(StoreError):
+    """The time limit that a transaction was begun with is over: it is for the check to decide."""
+
+    def __init__(self, transaction_id: str, age_ms: int, limit_ms: int) -> None:
+        super().__init__(transaction_id, age_ms, limit_ms)
+        self.transaction_id, self.age_ms, self.limit_ms = transaction_id, age_ms, limit_ms
+
+    def __str__(self) -> str:
+        return (
+            f"transaction {self.transaction_id}: {self.age_ms} ms old, and its limit is {self.limit_ms} ms; "
+            "the check decides now (TransactionConfig.check), or store.transactions.resolve"
+        )
 
 
 class NoSuchMessage(StoreError):

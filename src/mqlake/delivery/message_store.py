@@ -8,14 +8,22 @@ all of it      -> delivery/state.py, kept on the disk by delivery/housekeeping.p
 from __future__ import annotations
 
 import atexit
+import time
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
+from mqlake.delivery.delay import Delayed
 from mqlake.delivery.groups import Group
+from mqlake.delivery.readdress import Readdressing
+from mqlake.delivery.retry import resent, retried
 from mqlake.delivery.state import Delivery, Once
+from mqlake.delivery.system_topics import WAITING_TOPICS
+from mqlake.delivery.timer import Timed
 from mqlake.delivery.topics import Permission, Topic
+from mqlake.delivery.transaction import Transaction, Transactions
 from mqlake.errors import InvalidConfig
 from mqlake.logs.topic_table import require_topic
+from mqlake.message import PutReceipt, StoredMessage
 from mqlake.store import message_store
 from mqlake.store.engine import Engine
 from mqlake.store.follower import Follower
@@ -36,11 +44,25 @@ class MessageStore(message_store.MessageStore):
         self._delivery = Once(self._open_delivery)
         if self._writer is not None:
             self._writer.topics.admit = lambda topic: self._delivery().admit(topic)
+            self._writer.log.readdress(Readdressing(self.config, self._note_waiting))
+            try:
+                self._go_on(self._writer)
+            except BaseException:
+                self.close()
+                raise
 
     def _open_delivery(self) -> Delivery:
         if self._writer is not None:
             atexit.register(self.close)  # runs before the engine's own: progress is written while the store is open
         return Delivery(self._side)
+
+    def _go_on(self, writer: Engine) -> None:
+        """Take up what waits in the store. Where nothing does, the first message for later begins it."""
+        if any(writer.queues.queue_ids(topic) for topic in WAITING_TOPICS):
+            self._delivery().start()
+
+    def _note_waiting(self, due_ms: int) -> None:
+        self._delivery().require_scheduler().stored(due_ms)
 
     @property
     def delivery(self) -> Delivery:
@@ -104,6 +126,51 @@ class MessageStore(message_store.MessageStore):
     def group(self, name: str) -> Group:
         """How a group is set up; UnknownGroup where it is not."""
         return self.delivery.groups.get(name)
+
+    # ---- messages for later
+
+    def waiting(self, limit: int = 100) -> list[Delayed | Timed]:
+        """The messages that are delivered next, the first one first: when, and what."""
+        self._require_open()
+        return self.delivery.require_scheduler().pending(limit)
+
+    def cancel(self, at: int | str | PutReceipt | StoredMessage) -> PutReceipt:
+        """Take a timed message back that waits: what its put answered, its physical offset, its id, or itself.
+
+        NotPending where its time has come. What it returns is the receipt of the cancellation, a message too.
+        """
+        scheduler = self.delivery.require_scheduler()
+        if isinstance(at, PutReceipt | StoredMessage):
+            at = at.physical_offset
+        waiting = self.get(at)
+        with scheduler.timer().lock:
+            return self.put(scheduler.timer().cancel(waiting, time.time_ns() // 1_000_000))
+
+    def retry(self, group: str, message: StoredMessage, level: int = 0) -> PutReceipt | None:
+        """Have a group get a message again, that it could not process, later each time; see `delivery/retry.py`."""
+        self.delivery.require_writer()
+        again = retried(self.delivery.require_group(group), message, level)
+        return None if again is None else self.put(again)
+
+    def resend(self, dead: StoredMessage) -> PutReceipt:
+        """Have its group get a dead letter again, as if it came for the first time. The dead letter stays."""
+        self.delivery.require_writer()
+        return self.put(resent(dead))
+
+    # ---- transactions
+
+    def transaction(self, group: str = "", *, timeout_s: int | None = None) -> Transaction:
+        """Messages that become visible together, at the end of a `with` block, or not at all.
+
+        `group` names who is asked about it, should this program end before it decides; after `timeout_s` it no
+        longer decides itself.
+        """
+        return self.transactions.begin(group, timeout_s)
+
+    @property
+    def transactions(self) -> Transactions:
+        """All transactions: those that are undecided, and the decision about one."""
+        return self.delivery.transactions
 
     # ---- closing
 

@@ -91,10 +91,22 @@ class DelayOffsets(OffsetTable):
     """`delayOffset.json`: by delay level."""
 
     LEVELS = ""
+    DELIVERED_TO = "deliveredTo"
+    """A field of our own, which RocketMQ passes over and drops when it writes the file: then it delivered last."""
 
     def __init__(self, file: ConfigFile) -> None:
         super().__init__(file)
+        known = self._content.get(self.DELIVERED_TO)
+        self.delivered_to: int | None = known if isinstance(known, int) and known >= 0 else None
+        """Deliveries before this offset of the log are in the offsets; None where nobody says so."""
         self._offsets = {self.LEVELS: _numbers(file, self._content.get("offsetTable", {}))}
+
+    def keep(self, delivered_to: int) -> None:
+        """Write the offsets, durably, with how much of the log they know. The log is durable up to there."""
+        with self._lock:
+            self.delivered_to = self._content[self.DELIVERED_TO] = delivered_to
+            self._is_dirty = True
+        self.sync()
 
     def _table(self) -> dict[int, int]:
         return dict(self._offsets[self.LEVELS])

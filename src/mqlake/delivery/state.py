@@ -15,8 +15,10 @@ from mqlake.delivery.groups import Group, Groups
 from mqlake.delivery.housekeeping import Housekeeping
 from mqlake.delivery.offsets import ConsumerOffsets
 from mqlake.delivery.registry import nearest
-from mqlake.delivery.system_topics import INTERNAL_GROUP_PREFIX, system_queue_count
+from mqlake.delivery.scheduler import Scheduler
+from mqlake.delivery.system_topics import HALF_TOPIC, INTERNAL_GROUP_PREFIX, system_queue_count
 from mqlake.delivery.topics import Permission, Topic, Topics
+from mqlake.delivery.transaction import Transactions
 from mqlake.errors import NotPermitted, ReadOnlyStore, UnknownTopic
 from mqlake.store.engine import Engine
 from mqlake.store.follower import Follower
@@ -54,6 +56,9 @@ class Delivery:
         self._topics = Once(lambda: Topics(self._file("topics.json")))
         self._groups = Once(lambda: Groups(self._file("subscriptionGroup.json")))
         self._offsets = Once(lambda: ConsumerOffsets(self._file("consumerOffset.json")))
+        self.scheduler: Scheduler | None = Scheduler(side, self.housekeeping) if isinstance(side, Engine) else None
+        """Messages for later, for the writer."""
+        self._transactions = Once(self._open_transactions)
 
     def _file(self, name: str) -> ConfigFile:
         return ConfigFile(self.side.layout.config / name, self.side.layout.scratch)
@@ -115,6 +120,28 @@ class Delivery:
             raise ReadOnlyStore(self.side.layout.root)
         return self.side
 
+    def require_scheduler(self) -> Scheduler:
+        self.require_writer()
+        assert self.scheduler is not None, "a writer has one"
+        return self.scheduler
+
+    @property
+    def transactions(self) -> Transactions:
+        """Half messages, and what becomes of them."""
+        return self._transactions()
+
+    def _open_transactions(self) -> Transactions:
+        transactions = Transactions(self.require_writer(), self.offsets, self.require_scheduler().deliveries)
+        self.keep()
+        self.housekeeping.add(transactions.step)
+        return transactions
+
+    def start(self) -> None:
+        """Go on with messages that the store holds for later, and with transactions that a crash left behind."""
+        self.require_scheduler().start()
+        if self.require_writer().queues.queue_ids(HALF_TOPIC):
+            self._transactions()
+
     # ---- to the disk
 
     def keep(self) -> None:
@@ -137,5 +164,10 @@ class Delivery:
     def close(self) -> None:
         """Stop what runs, and write what changed."""
         self.housekeeping.close()
+        if self.scheduler is not None:
+            self.scheduler.close()
+        transactions = self._transactions.peek()
+        if transactions is not None:
+            transactions.keep()
         if isinstance(self.side, Engine):
             self.persist()

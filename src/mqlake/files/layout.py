@@ -27,6 +27,10 @@ class Layout:
         self.scars = self.own / "scars"
         self.last_recovery = self.own / "recovery.json"
         self.set_aside = self.own / "set-aside"
+        self.timer = self.own / "timer"
+        self.timer_check = self.config / "timercheck"
+        self.timer_log = root / "timerlog"
+        self.timer_wheel = root / "timerwheel"
         self.settings = self.own / "settings.json"
 
     def looks_like_a_store(self) -> bool:

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 from mqlake.kernel.types import Dispatched, LogFile, Readable, Scanned, Writable
@@ -29,6 +30,9 @@ class Message:
         born_host: str | None = None,
         reconsume_times: int = 0,
         prepared_offset: int = 0,
+        deliver_at: datetime | int | None = None,
+        delay_s: float | None = None,
+        delay_level: int | None = None,
     ) -> None: ...
     @property
     def tags(self) -> str | None: ...
@@ -116,6 +120,7 @@ class Appender:
     last_timestamp: int
     on_slow: Callable[[int, int], None] | None
     states: dict[str, TopicState]
+    sets_delayed_aside: bool
     def __init__(
         self, end: int, store_host: bytes, max_body: int, append_crc: bool, slow_ns: int, words: Writable | None
     ) -> None: ...
@@ -125,9 +130,16 @@ class Appender:
     def reopen(self) -> None: ...
     def size_of(self, message: Message) -> int: ...
     def append(
-        self, message: Message, durability: Any, numbered_lights: bool = False, while_closed: bool = False
+        self,
+        message: Message,
+        durability: Any,
+        as_it_is: bool = False,
+        numbered_lights: bool = False,
+        while_closed: bool = False,
     ) -> PutReceipt | None: ...
-    def append_many(self, messages: Sequence[Message], durability: Any) -> list[PutReceipt] | None: ...
+    def append_many(
+        self, messages: Sequence[Message], durability: Any, as_it_is: bool = False
+    ) -> list[PutReceipt] | None: ...
 
 class GroupCommit:
     @property
@@ -202,6 +214,11 @@ def pick_columns(
     topics: Sequence[str] | None = None,
 ) -> Scanned: ...
 def count_valid_entries(entries: Readable, log_end: int) -> int: ...
+def read_timers(
+    log: Readable, log_start: int, readable: int, entries: Readable, first: int, precision_ms: int
+) -> tuple[bytes, int, int]: ...
+def take_due(pairs: Writable, count: int, before: int) -> tuple[bytes, int, int]: ...
+def find_deliveries(log: Readable, position: int, end: int, log_start: int) -> tuple[int, int, bytes]: ...
 def read_records(
     log: Readable,
     log_start: int,

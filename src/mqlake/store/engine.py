@@ -189,6 +189,12 @@ class Engine(Side):
 
     # ---- running
 
+    def publish(self) -> None:
+        """Have readers see what was appended so far: what a put does behind its append, where nobody waits for it."""
+        if self.config.flush.sync:
+            self.flusher.wait_until_durable(self.log.end)
+        self._wake_dispatcher()
+
     def settle(self) -> bool:
         """Let dispatch come to what was put before this call; False where it had already."""
         end = self.dispatcher.visible_end()

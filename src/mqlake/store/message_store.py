@@ -27,6 +27,8 @@ from mqlake.config import (
     PoolConfig,
     RetentionConfig,
     StoreConfig,
+    TimerConfig,
+    TransactionConfig,
 )
 from mqlake.errors import InvalidConfig, InvalidMessage, OffsetOutOfRange, ReadOnlyStore, StoreClosed, UnknownTopic
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
@@ -81,6 +83,8 @@ class MessageStore:
         memory: MemoryConfig | None = None,
         retention: RetentionConfig | None = None,
         delivery: DeliveryConfig | None = None,
+        timer: TimerConfig | None = None,
+        transactions: TransactionConfig | None = None,
         progress: Progress | None = None,
     ) -> Self:
         """Open a store, making it if there is none; recovery happens here, and tells `progress` how far it is.
@@ -98,6 +102,8 @@ class MessageStore:
             "memory": memory,
             "retention": retention,
             "delivery": delivery,
+            "timer": timer,
+            "transactions": transactions,
         }
         settings = replace(settings, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
         try:
@@ -142,6 +148,18 @@ class MessageStore:
         if self._dispatcher.idle:
             self._dispatcher.wake()
         return receipts
+
+    def put_as_it_is(self, message: Message, *, durability: Durability | None = None) -> PutReceipt:
+        """`put` for those who load or copy: a message that names a delay stays where it says it is."""
+        if self._writer is None:
+            raise ReadOnlyStore(self.path)
+        wanted = self._usual if durability is None else self._level(durability)
+        receipt = self._commit_log.append_as_it_is(message, wanted)
+        if wanted > self._unforced:
+            self._reach(receipt.end, wanted)
+        if self._dispatcher.idle:
+            self._dispatcher.wake()
+        return receipt
 
     async def put_async(self, message: Message, *, durability: Durability | None = None) -> PutReceipt:
         """`put` for asyncio programs: the event loop goes on while the disk works."""

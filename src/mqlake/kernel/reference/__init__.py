@@ -17,6 +17,7 @@ from mqlake.kernel.reference.memory import lock_memory, populate, unlock_memory
 from mqlake.kernel.reference.message import Message, PutReceipt, StoredRecord
 from mqlake.kernel.reference.queue import count_valid_entries, read_records, seek_timestamp
 from mqlake.kernel.reference.record import check_record, decode_properties, walk_records
+from mqlake.kernel.reference.timer import find_deliveries, read_timers, take_due
 from mqlake.kernel.reference.verify import check_index, match_index_keys
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "decode_properties",
     "dispatch_records",
     "encode_record",
+    "find_deliveries",
     "find_index_key",
     "find_messages",
     "find_record",
@@ -45,8 +47,10 @@ __all__ = [
     "populate",
     "put_index_keys",
     "read_records",
+    "read_timers",
     "scan_columns",
     "seek_timestamp",
+    "take_due",
     "unlock_memory",
     "walk_records",
 ]

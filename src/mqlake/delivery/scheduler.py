@@ -1,0 +1,132 @@
+"""Messages for later: delay levels and timed messages, on the store's own clock.
+
+A service of `delivery/housekeeping.py`. It begins to work when the first message for later is put, or at opening where
+the store holds some; it is called when the next is due, and a moment after one is put, to learn of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from mqlake.delivery.config_file import ConfigFile
+from mqlake.delivery.delay import Delayed, DelayLevels
+from mqlake.delivery.deliveries import Deliveries
+from mqlake.delivery.housekeeping import NEVER_MS, Housekeeping
+from mqlake.delivery.offsets import DelayOffsets
+from mqlake.delivery.system_topics import SCHEDULE_TOPIC, TIMER_TOPIC
+from mqlake.delivery.timer import Timed, Timer
+from mqlake.store.engine import Engine
+
+LOOK_MS = 500
+"""A message for later is looked at so soon after it is put, or when it is due."""
+POLL_MS = 20
+"""Pause between looks for one that is due and not yet to be seen: its sync goes on."""
+KEEP_MS = 5_000
+"""Pause between two writings of delay levels' progress."""
+
+
+class Scheduler:
+    """Owns what delivers later. Several threads may call it."""
+
+    def __init__(self, engine: Engine, housekeeping: Housekeeping) -> None:
+        self._engine = engine
+        self._housekeeping = housekeeping
+        self._lock = threading.RLock()
+        self.deliveries = Deliveries(engine)
+        self._levels: DelayLevels | None = None
+        self._timer: Timer | None = None
+        self._awaited = 0
+        """Where the log ended behind the last message for later that was put."""
+        self._keep_levels_ms = self._keep_timer_ms = 0
+        self._is_running = False
+
+    def start(self) -> None:
+        """Go on with what the store holds already."""
+        held = [topic for topic in (SCHEDULE_TOPIC, TIMER_TOPIC) if self._engine.queues.queue_ids(topic)]
+        for topic in held:
+            self._open(topic)
+        if held:
+            self._run(0)
+
+    def stored(self, due_ms: int) -> None:
+        """A message for later is in the log. Called under the log's lock."""
+        self._awaited = self._engine.log.end
+        self._run(min(_now_ms() + LOOK_MS, due_ms))
+
+    def _run(self, due_ms: int) -> None:
+        if not self._is_running:
+            self._is_running = True
+            self._housekeeping.add(self.step, due_ms)
+        else:
+            self._housekeeping.call_by(self.step, due_ms)
+
+    def _open(self, topic: str) -> None:
+        with self._lock:
+            if topic == SCHEDULE_TOPIC and self._levels is None:
+                layout = self._engine.layout
+                offsets = DelayOffsets(ConfigFile(layout.config / "delayOffset.json", layout.scratch))
+                self._levels = DelayLevels(self._engine, offsets, self.deliveries)
+            if topic == TIMER_TOPIC and self._timer is None:
+                self._timer = Timer(self._engine, self.deliveries)
+
+    def step(self, now_ms: int) -> int:
+        """Deliver what is due, a batch at a time; when there is more to do."""
+        with self._lock:
+            awaited = self._awaited
+            self._engine.settle()
+            for topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+                if self._engine.queues.queue_ids(topic):
+                    self._open(topic)
+            try:
+                next_ms = min(
+                    self._levels.step(now_ms) if self._levels is not None else NEVER_MS,
+                    self._timer.step(now_ms) if self._timer is not None else NEVER_MS,
+                )
+            finally:
+                self._engine.publish()
+            next_ms = min(next_ms, self._keep_if_due(now_ms))
+            behind = self._engine.dispatcher.dispatched < awaited
+            return min(next_ms, now_ms + POLL_MS) if behind else next_ms
+
+    def _keep_if_due(self, now_ms: int) -> int:
+        """Write progress from time to time; when the next time is."""
+        if self._levels is not None and now_ms >= self._keep_levels_ms:
+            self._levels.keep()
+            self._keep_levels_ms = now_ms + KEEP_MS
+        if self._timer is not None and now_ms >= self._keep_timer_ms:
+            self._timer.keep()
+            self._keep_timer_ms = now_ms + self._engine.config.timer.checkpoint_interval_ms
+        levels_ms = self._keep_levels_ms if self._levels is not None else NEVER_MS
+        return min(levels_ms, self._keep_timer_ms if self._timer is not None else NEVER_MS)
+
+    def timer(self) -> Timer:
+        """The timed messages."""
+        self._open(TIMER_TOPIC)
+        assert self._timer is not None, "it was opened"
+        return self._timer
+
+    def pending(self, limit: int) -> list[Delayed | Timed]:
+        """The messages that are delivered next, the first one first."""
+        with self._lock:
+            self._engine.settle()
+            found: list[Delayed | Timed] = []
+            if self._engine.queues.queue_ids(SCHEDULE_TOPIC):
+                self._open(SCHEDULE_TOPIC)
+                assert self._levels is not None, "it was opened"
+                found += self._levels.pending(limit)
+            if self._engine.queues.queue_ids(TIMER_TOPIC):
+                found += self.timer().pending(limit)
+        return sorted(found, key=lambda waiting: (waiting.due_ms, waiting.message.physical_offset))[:limit]
+
+    def close(self) -> None:
+        """Write progress; nothing is delivered from here on."""
+        with self._lock:
+            if self._levels is not None:
+                self._levels.keep()
+            if self._timer is not None:
+                self._timer.close()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
