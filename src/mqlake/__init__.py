@@ -15,6 +15,8 @@ from mqlake.config import (
     PoolConfig,
     RetentionConfig,
     StoreConfig,
+    TimerConfig,
+    TransactionConfig,
 )
 from mqlake.delivery.message_store import MessageStore
 from mqlake.errors import (
@@ -30,6 +32,7 @@ from mqlake.errors import (
     MissingExtra,
     NoSuchMessage,
     NotAStore,
+    NotPending,
     NotPermitted,
     OffsetOutOfRange,
     ReadOnlyStore,
@@ -37,6 +40,8 @@ from mqlake.errors import (
     StoreError,
     StoreFailed,
     StoreLocked,
+    TransactionEnded,
+    TransactionExpired,
     UnknownGroup,
     UnknownTopic,
 )
@@ -74,6 +79,7 @@ __all__ = [
     "MissingExtra",
     "NoSuchMessage",
     "NotAStore",
+    "NotPending",
     "NotPermitted",
     "OffsetOutOfRange",
     "PoolConfig",
@@ -90,7 +96,11 @@ __all__ = [
     "StoreLocked",
     "StoreStats",
     "StoredMessage",
+    "TimerConfig",
     "TopicStats",
+    "TransactionConfig",
+    "TransactionEnded",
+    "TransactionExpired",
     "UnknownGroup",
     "UnknownTopic",
     "__version__",

@@ -43,11 +43,10 @@ class Scheduler:
 
     def start(self) -> None:
         """Go on with what the store holds already."""
-        held = [topic for topic in (SCHEDULE_TOPIC, TIMER_TOPIC) if self._engine.queues.queue_ids(topic)]
-        for topic in held:
-            self._open(topic)
-        if held:
-            self._run(0)
+        with self._lock:
+            self._open_what_waits()
+            if self._levels is not None or self._timer is not None:
+                self._run(0)
 
     def stored(self, due_ms: int) -> None:
         """A message for later is in the log. Called under the log's lock."""
@@ -61,23 +60,20 @@ class Scheduler:
         else:
             self._housekeeping.call_by(self.step, due_ms)
 
-    def _open(self, topic: str) -> None:
-        with self._lock:
-            if topic == SCHEDULE_TOPIC and self._levels is None:
-                layout = self._engine.layout
-                offsets = DelayOffsets(ConfigFile(layout.config / "delayOffset.json", layout.scratch))
-                self._levels = DelayLevels(self._engine, offsets, self.deliveries)
-            if topic == TIMER_TOPIC and self._timer is None:
-                self._timer = Timer(self._engine, self.deliveries)
+    def _open_what_waits(self) -> None:
+        self._engine.settle()
+        if self._levels is None and self._engine.queues.queue_ids(SCHEDULE_TOPIC):
+            layout = self._engine.layout
+            offsets = DelayOffsets(ConfigFile(layout.config / "delayOffset.json", layout.scratch))
+            self._levels = DelayLevels(self._engine, offsets, self.deliveries)
+        if self._timer is None and self._engine.queues.queue_ids(TIMER_TOPIC):
+            self._timer = Timer(self._engine, self.deliveries)
 
     def step(self, now_ms: int) -> int:
         """Deliver what is due, a batch at a time; when there is more to do."""
         with self._lock:
             awaited = self._awaited
-            self._engine.settle()
-            for topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
-                if self._engine.queues.queue_ids(topic):
-                    self._open(topic)
+            self._open_what_waits()
             try:
                 next_ms = min(
                     self._levels.step(now_ms) if self._levels is not None else NEVER_MS,
@@ -102,26 +98,27 @@ class Scheduler:
 
     def timer(self) -> Timer:
         """The timed messages."""
-        self._open(TIMER_TOPIC)
-        assert self._timer is not None, "it was opened"
-        return self._timer
+        with self._lock:
+            if self._timer is None:
+                self._timer = Timer(self._engine, self.deliveries)
+            return self._timer
 
     def pending(self, limit: int) -> list[Delayed | Timed]:
         """The messages that are delivered next, the first one first."""
         with self._lock:
-            self._engine.settle()
+            self._open_what_waits()
             found: list[Delayed | Timed] = []
-            if self._engine.queues.queue_ids(SCHEDULE_TOPIC):
-                self._open(SCHEDULE_TOPIC)
-                assert self._levels is not None, "it was opened"
+            if self._levels is not None:
                 found += self._levels.pending(limit)
-            if self._engine.queues.queue_ids(TIMER_TOPIC):
-                found += self.timer().pending(limit)
+            if self._timer is not None:
+                found += self._timer.pending(limit)
         return sorted(found, key=lambda waiting: (waiting.due_ms, waiting.message.physical_offset))[:limit]
 
     def close(self) -> None:
         """Write progress; nothing is delivered from here on."""
         with self._lock:
+            if self._is_running:
+                self._open_what_waits()
             if self._levels is not None:
                 self._levels.keep()
             if self._timer is not None:

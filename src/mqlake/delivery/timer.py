@@ -218,10 +218,9 @@ class Timer:
         )
 
     def _pair_of(self, waiting: StoredMessage) -> bytes:
-        entry = self._engine.queues.get(TIMER_TOPIC, 0).entries(waiting.queue_offset, waiting.queue_offset + 1)
-        return read_timers(waiting.record, waiting.physical_offset, waiting.size, entry, 0, self._config.precision_ms)[
-            0
-        ]
+        entry = ENTRY.pack(waiting.physical_offset, waiting.size, 0)
+        place = waiting.physical_offset, waiting.size
+        return read_timers(waiting.record, *place, entry, 0, self._config.precision_ms)[0]
 
     @property
     def lock(self) -> threading.Lock:

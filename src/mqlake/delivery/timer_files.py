@@ -6,8 +6,8 @@ from the topic and the log.
 
 RocketMQ keeps `config/timercheck` (how far it has read in time and in the topic) and, in `timerlog/`, a unit of 52
 bytes for each pending message; its `timerwheel` follows from these. Closing writes both for it, with what is pending
-and nothing else. While a store is open here, `timercheck` points at the first pending message and there is no timer log:
-were RocketMQ to take over after a crash, it would lose none, and deliver some again.
+and nothing else. While a store is open here, `timercheck` points at the first pending message and no timer log is
+there: were RocketMQ to take over after a crash, it would lose none, and deliver some again.
 """
 
 from __future__ import annotations
