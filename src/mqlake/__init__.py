@@ -16,6 +16,7 @@ from mqlake.config import (
     RetentionConfig,
     StoreConfig,
 )
+from mqlake.delivery.filters import Sql, Tags
 from mqlake.delivery.message_store import MessageStore
 from mqlake.errors import (
     BadConfigFile,
@@ -26,6 +27,7 @@ from mqlake.errors import (
     DiskFull,
     FlushTimeout,
     InvalidConfig,
+    InvalidFilter,
     InvalidMessage,
     MissingExtra,
     NoSuchMessage,
@@ -67,6 +69,7 @@ __all__ = [
     "FlushTimeout",
     "IndexConfig",
     "InvalidConfig",
+    "InvalidFilter",
     "InvalidMessage",
     "MemoryConfig",
     "Message",
@@ -83,6 +86,7 @@ __all__ = [
     "Retained",
     "RetentionConfig",
     "Severity",
+    "Sql",
     "StoreClosed",
     "StoreConfig",
     "StoreError",
@@ -90,6 +94,7 @@ __all__ = [
     "StoreLocked",
     "StoreStats",
     "StoredMessage",
+    "Tags",
     "TopicStats",
     "UnknownGroup",
     "UnknownTopic",

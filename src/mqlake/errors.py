@@ -15,6 +15,7 @@
     ├── BadConfigFile         config/NAME.json and its .bak are damaged both
     ├── CorruptRecord         bytes in the log that contradict their own header
     ├── CorruptBody           a compressed body that does not inflate
+    ├── InvalidFilter         a filter that cannot be understood; it points at the place
     ├── UnknownTopic          no such topic, or no such queue of it
     ├── UnknownGroup          no such consumer group
     ├── NotPermitted          a topic or a group is set up so that this may not be done with it
@@ -207,6 +208,21 @@ class CorruptBody(StoreError, ValueError):
 
     def __str__(self) -> str:
         return f"the body cannot be decompressed: {self.reason}; `raw_body` has its bytes as stored"
+
+
+class InvalidFilter(StoreError):
+    """An expression that chooses messages and cannot be understood: says why, and points at the place."""
+
+    def __init__(self, expression: str, position: int, reason: str) -> None:
+        super().__init__(expression, position, reason)
+        self.expression, self.position, self.reason = expression, position, reason
+
+    def __str__(self) -> str:
+        before = self.expression[: self.position]
+        line = before.count("\n")
+        column = self.position - (before.rfind("\n") + 1)
+        shown = (self.expression.splitlines() or [""])[line:][:1] or [""]
+        return f"filter: {self.reason}, at character {self.position + 1}\n  {shown[0]}\n  {' ' * column}^"
 
 
 class UnknownTopic(StoreError):

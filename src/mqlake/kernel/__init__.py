@@ -56,5 +56,6 @@ put_index_keys = chosen.put_index_keys
 read_records = chosen.read_records
 scan_columns = chosen.scan_columns
 seek_timestamp = chosen.seek_timestamp
+select_entries = chosen.select_entries
 unlock_memory = chosen.unlock_memory
 walk_records = chosen.walk_records

@@ -202,6 +202,7 @@ def pick_columns(
     topics: Sequence[str] | None = None,
 ) -> Scanned: ...
 def count_valid_entries(entries: Readable, log_end: int) -> int: ...
+def select_entries(entries: Readable, first: int, codes: bytes, limit: int) -> tuple[list[int], int]: ...
 def read_records(
     log: Readable,
     log_start: int,
@@ -213,6 +214,7 @@ def read_records(
     topic: bytes,
     queue_id: int,
     start: int,
+    numbers: list[int] | None = None,
 ) -> tuple[list[Kind], int, int]: ...
 def seek_timestamp(
     entries: Readable, low: int, high: int, timestamp: int, file_at: Callable[[int], LogFile | None]
