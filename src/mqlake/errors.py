@@ -20,6 +20,7 @@
     ├── UnknownGroup          no such consumer group
     ├── NotPermitted          a topic or a group is set up so that this may not be done with it
     ├── OffsetOutOfRange      a queue or log offset before the first or past the last
+    │   └── MessagesLost      a consumer's progress lies where the queue has no messages any more
     ├── NoSuchMessage         no record begins at this physical offset, or has this id
     ├── ChangedUnderRead      what a Spark task was to read is no longer there as it was planned
     ├── MissingExtra          an optional package is needed for this call
@@ -269,6 +270,17 @@ class OffsetOutOfRange(StoreError):
 
     def __str__(self) -> str:
         return f"{self.what}: offset {self.offset} is outside of [{self.first_offset}, {self.end_offset})"
+
+
+class MessagesLost(OffsetOutOfRange):
+    """A consumer with on_lost="fail" found its progress outside of the queue: retention was faster, or the log lost
+    its end with a power cut."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what}: progress is at {self.offset}, the queue has [{self.first_offset}, {self.end_offset}); "
+            'reset() it to "first", or consume with on_lost="skip"'
+        )
 
 
 class NoSuchMessage(StoreError):

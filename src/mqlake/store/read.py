@@ -87,7 +87,7 @@ class Reader:
         return sorted({*self._queues.topics(), *self._batch_queues.topics()})
 
     def queues(self, topic: str) -> list[QueueRange]:
-        ids = sorted({*self._queues.queue_ids(topic), *self._batch_queues.queue_ids(topic)})
+        ids = self.queue_ids(topic)
         if not ids:
             raise UnknownTopic(topic, None, f"{len(self.topics())} topics: {', '.join(self.topics()[:8])}")
         return [self.range_of(topic, queue_id) for queue_id in ids]
@@ -97,6 +97,21 @@ class Reader:
         queue = batch if batch is not None else self._queues.get(topic, queue_id)
         first = queue.first_offset(self._log.first_offset)
         return QueueRange(topic, queue_id, first, max(first, queue.end))
+
+    def range_or_empty(self, topic: str, queue_id: int) -> QueueRange:
+        """A queue's range; an empty one for a queue that is not there yet."""
+        try:
+            return self.range_of(topic, queue_id)
+        except UnknownTopic:
+            return QueueRange(topic, queue_id, 0, 0)
+
+    def end_of(self, topic: str, queue_id: int) -> int:
+        """Where a queue ends; 0 for one that is not there yet."""
+        batch = self._batch_queues.get(topic, queue_id)
+        return batch.end if batch is not None else self._queues.end_of(topic, queue_id)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        return sorted({*self._queues.queue_ids(topic), *self._batch_queues.queue_ids(topic)})
 
     def read(self, topic: str, queue_id: int, start: int, limit: int, max_bytes: int) -> list[StoredMessage]:
         """At most `limit` messages from `start` on; none at the queue's end."""
