@@ -126,13 +126,13 @@ def test_any_text_is_an_expression_or_an_error_and_nothing_else() -> None:
     draw = random.Random(7)
     words = ["a", "b", "NOT", "AND", "OR", "IN", "(", ")", "'x'", "5", "=", "<>", ">", "IS", "NULL", "-", "BETWEEN"]
     matched, outside = 0, []
-    for _ in range(20_000):
+    for _ in range(5_000):
         expression = " ".join(draw.choices(words, k=draw.randrange(1, 9)))
         try:
             matched += Sql(expression).matches(PROPERTIES)
         except InvalidFilter as error:
             outside += [expression] if not 0 <= error.position <= len(expression) else []
-    assert matched > 10 and not outside
+    assert matched > 3 and not outside
 
 
 def stored(**fields: Any) -> StoredMessage:

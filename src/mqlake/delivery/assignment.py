@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from mqlake.delivery.cursor import Cursor, Lost
-from mqlake.delivery.filters import Filter
+from mqlake.delivery.filters import ALL, Filter
 from mqlake.delivery.progress import Progress, Start, check_start, offsets_at
 from mqlake.delivery.share import Member, Queue, Share
 from mqlake.store.engine import Engine
@@ -24,12 +24,19 @@ LOOK_S = 1.0
 
 
 class Subscription(NamedTuple):
-    """What the consumers of one group read: topics, each with the messages that are wanted of it."""
+    """What the consumers of one group read: topics, of which some messages are wanted, and what failed before."""
 
-    topics: tuple[tuple[str, Filter], ...]
+    topics: tuple[str, ...]
+    wanted: Filter
+    retry_topic: str | None
+
+    def filters(self) -> dict[str, Filter]:
+        """All topics that are read. What failed was wanted before, and is wanted again."""
+        retries = {} if self.retry_topic is None else {self.retry_topic: ALL}
+        return dict.fromkeys(self.topics, self.wanted) | retries
 
     def __str__(self) -> str:
-        return ", ".join(f"{topic} ({wanted.expression})" for topic, wanted in self.topics)
+        return f"{', '.join(self.topics)} ({self.wanted.expression})"
 
 
 class Source(NamedTuple):
@@ -104,7 +111,8 @@ class Assignment:
     ) -> None:
         self._source = source
         self._side = source.side
-        self._wanted = dict(subscription.topics)
+        self._topics = subscription.topics
+        self._wanted = subscription.filters()
         self._progress = progress
         self._share = share
         self._fail_when_lost = fail_when_lost
@@ -190,7 +198,7 @@ class Assignment:
 
     def begin(self, start: Start) -> None:
         """Give progress to the queues of topics that have none at all, durably: a crash must not begin elsewhere."""
-        new = [topic for topic in self._wanted if not self._progress.knows(topic)]
+        new = [topic for topic in self._topics if not self._progress.knows(topic)]
         with self.settling:
             place(self._source, self._progress, new, start)
         self._progress.table.sync()
@@ -198,7 +206,7 @@ class Assignment:
     def reset(self, to: Start) -> None:
         """Set progress of all queues anew, for the whole group."""
         with self.settling:
-            place(self._source, self._progress, list(self._wanted), to)
+            place(self._source, self._progress, list(self._topics), to)
             if self._share is not None:
                 self._share.begin_anew()
         self._forget()

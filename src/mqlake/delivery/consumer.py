@@ -182,19 +182,20 @@ class Consumer:
 
     def _fetch(self, cursor: Cursor, limit: int) -> list[StoredMessage]:
         """The next messages of a queue that are wanted; what is passed over before them counts as dealt with."""
-        try:
-            for _ in range(ROUNDS):
+        for _ in range(ROUNDS):
+            try:
                 messages = cursor.fetch(limit)
-                if messages:
-                    return messages
-                if not cursor.is_in_flight:
-                    cursor.given = cursor.next
-                    self._move(cursor, cursor.next)
-                if not cursor.has_more():
-                    break
-        except OffsetOutOfRange:
-            if not self._assignment.find_again(cursor):
-                raise
+            except OffsetOutOfRange:
+                if not self._assignment.find_again(cursor):
+                    raise
+                continue
+            if messages:
+                return messages
+            if not cursor.is_in_flight:
+                cursor.given = cursor.next
+                self._move(cursor, cursor.next)
+            if not cursor.has_more():
+                break
         return []
 
     def _may_go_on(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from mqlake.delivery.assignment import Assignment, QueueLag, Source, Subscription, lag_of, place
 from mqlake.delivery.consumer import Consumer
-from mqlake.delivery.filters import ALL, Filter, filter_of
+from mqlake.delivery.filters import Filter, filter_of
 from mqlake.delivery.housekeeping import NEVER_MS
 from mqlake.delivery.progress import GROUP, Progress, Start
 from mqlake.delivery.share import Share
@@ -58,10 +58,8 @@ class Consumers:
         chosen = filter_of(wanted)
         for name in names:
             self._require_topic(name)
-        subscription = Subscription(tuple((name, chosen) for name in names))
         kept, share = self._progress_of(group, progress)
-        if share is not None:
-            subscription = Subscription((*subscription.topics, (retry_topic(group), ALL)))
+        subscription = Subscription(names, chosen, retry_topic(group) if share is not None else None)
         fail = on_lost == "fail"
         assignment = Assignment(self._source, subscription, kept, share, fail_when_lost=fail)
         try:

@@ -70,7 +70,7 @@ class Share:
                 if other.subscription != member.subscription:
                     raise InvalidConfig(
                         f"subscription of group {self.group}",
-                        member.subscription,
+                        str(member.subscription),
                         f"another consumer of the group reads {other.subscription}: all of a group read the same; "
                         "give one consumer all topics, or use another group",
                     )
