@@ -18,6 +18,7 @@ from mqlake.config import (
     TimerConfig,
     TransactionConfig,
 )
+from mqlake.delivery.filters import Sql, Tags
 from mqlake.delivery.message_store import MessageStore
 from mqlake.errors import (
     BadConfigFile,
@@ -28,7 +29,9 @@ from mqlake.errors import (
     DiskFull,
     FlushTimeout,
     InvalidConfig,
+    InvalidFilter,
     InvalidMessage,
+    MessagesLost,
     MissingExtra,
     NoSuchMessage,
     NotAStore,
@@ -72,10 +75,12 @@ __all__ = [
     "FlushTimeout",
     "IndexConfig",
     "InvalidConfig",
+    "InvalidFilter",
     "InvalidMessage",
     "MemoryConfig",
     "Message",
     "MessageStore",
+    "MessagesLost",
     "MissingExtra",
     "NoSuchMessage",
     "NotAStore",
@@ -89,6 +94,7 @@ __all__ = [
     "Retained",
     "RetentionConfig",
     "Severity",
+    "Sql",
     "StoreClosed",
     "StoreConfig",
     "StoreError",
@@ -96,6 +102,7 @@ __all__ = [
     "StoreLocked",
     "StoreStats",
     "StoredMessage",
+    "Tags",
     "TimerConfig",
     "TopicStats",
     "TransactionConfig",

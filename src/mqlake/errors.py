@@ -15,10 +15,12 @@
     ├── BadConfigFile         config/NAME.json and its .bak are damaged both
     ├── CorruptRecord         bytes in the log that contradict their own header
     ├── CorruptBody           a compressed body that does not inflate
+    ├── InvalidFilter         a filter that cannot be understood; it points at the place
     ├── UnknownTopic          no such topic, or no such queue of it
     ├── UnknownGroup          no such consumer group
     ├── NotPermitted          a topic or a group is set up so that this may not be done with it
     ├── OffsetOutOfRange      a queue or log offset before the first or past the last
+    │   └── MessagesLost      a consumer's progress lies where the queue has no messages any more
     ├── NotPending            a message that cannot be taken back: its time has come, or it never had one
     ├── TransactionEnded      a transaction that is committed, rolled back or given up already
     ├── TransactionExpired    a transaction whose own time limit is over
@@ -212,6 +214,21 @@ class CorruptBody(StoreError, ValueError):
         return f"the body cannot be decompressed: {self.reason}; `raw_body` has its bytes as stored"
 
 
+class InvalidFilter(StoreError):
+    """An expression that chooses messages and cannot be understood: says why, and points at the place."""
+
+    def __init__(self, expression: str, position: int, reason: str) -> None:
+        super().__init__(expression, position, reason)
+        self.expression, self.position, self.reason = expression, position, reason
+
+    def __str__(self) -> str:
+        before = self.expression[: self.position]
+        line = before.count("\n")
+        column = self.position - (before.rfind("\n") + 1)
+        shown = (self.expression.splitlines() or [""])[line:][:1] or [""]
+        return f"filter: {self.reason}, at character {self.position + 1}\n  {shown[0]}\n  {' ' * column}^"
+
+
 class UnknownTopic(StoreError):
     """The store has no such topic, or the topic no such queue."""
 
@@ -291,6 +308,17 @@ class TransactionExpired(StoreError):
         return (
             f"transaction {self.transaction_id}: {self.age_ms} ms old, and its limit is {self.limit_ms} ms; "
             "the check decides now (TransactionConfig.check), or store.transactions.resolve"
+        )
+
+
+class MessagesLost(OffsetOutOfRange):
+    """A consumer with on_lost="fail" found its progress outside of the queue: retention was faster, or the log lost
+    its end with a power cut."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what}: progress is at {self.offset}, the queue has [{self.first_offset}, {self.end_offset}); "
+            'reset() it to "first", or consume with on_lost="skip"'
         )
 
 

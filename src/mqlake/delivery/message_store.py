@@ -1,21 +1,24 @@
 """The façade of a message queue: what a store remembers of topics, groups and who has read what.
 
-topics, groups -> delivery/topics.py, delivery/groups.py   (config/*.json)
-progress       -> delivery/offsets.py                      (config/consumerOffset.json)
+topics, groups -> delivery/topics.py, delivery/groups.py        (config/*.json)
+consumer       -> delivery/consumers.py -> delivery/consumer.py
+progress       -> delivery/progress.py, delivery/offsets.py     (config/consumerOffset.json)
 all of it      -> delivery/state.py, kept on the disk by delivery/housekeeping.py
 """
 
 from __future__ import annotations
 
 import atexit
+import os
 import time
+from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqlake.delivery.delay import Delayed
 from mqlake.delivery.groups import Group
 from mqlake.delivery.readdress import Readdressing
-from mqlake.delivery.retry import resent, retried
+from mqlake.delivery.retry import resent
 from mqlake.delivery.state import Delivery, Once
 from mqlake.delivery.system_topics import WAITING_TOPICS
 from mqlake.delivery.timer import Timed
@@ -27,6 +30,13 @@ from mqlake.message import PutReceipt, StoredMessage
 from mqlake.store import message_store
 from mqlake.store.engine import Engine
 from mqlake.store.follower import Follower
+
+if TYPE_CHECKING:
+    from mqlake.delivery.assignment import QueueLag
+    from mqlake.delivery.consumer import Consumer
+    from mqlake.delivery.consumers import Consumers
+    from mqlake.delivery.filters import Filter
+    from mqlake.delivery.progress import Start
 
 Item = TypeVar("Item", Topic, Group)
 
@@ -42,6 +52,7 @@ class MessageStore(message_store.MessageStore):
         """Use `MessageStore.open`."""
         super().__init__(engine)
         self._delivery = Once(self._open_delivery)
+        self._consumers = Once(self._open_consumers)
         if self._writer is not None:
             self._writer.topics.admit = lambda topic: self._delivery().admit(topic)
             self._writer.log.readdress(Readdressing(self.config, self._note_waiting))
@@ -127,6 +138,64 @@ class MessageStore(message_store.MessageStore):
         """How a group is set up; UnknownGroup where it is not."""
         return self.delivery.groups.get(name)
 
+    def groups(self) -> list[str]:
+        """The groups that are set up or have progress."""
+        return self._consumers_of_open_store().groups()
+
+    # ---- consuming
+
+    def consumer(
+        self,
+        group: str,
+        topic: str | Sequence[str],
+        *,
+        filter: Filter | str | None = None,
+        start: Start = "first",
+        progress: str | os.PathLike[str] = "group",
+        auto_commit: bool = True,
+        ordered: bool | None = None,
+        on_lost: str = "skip",
+        idle_s: float | None = None,
+    ) -> Consumer:
+        """Read a topic, or several, as a member of a group: from where the group is, or from `start` if it is new.
+
+        `filter`: tags (`"a || b"`) or `Sql(...)`. `start`: `"first"`, `"last"`, a datetime, an offset, or offsets by
+        queue id. `progress`: `"group"` shares queues and progress with the group's other consumers in this process;
+        `"memory"` or a file's path is this consumer's own, and it reads all queues. `auto_commit`: a message is dealt
+        with when the next is asked for; else `commit` says so. `ordered`: nothing of a queue is handed out while
+        something of it is not committed; None is what the group says. `on_lost`: what happens where retention was
+        faster: `"skip"` goes on and lists it in `lost`, `"fail"` raises. `idle_s`: iteration ends after so long a
+        pause; None waits for ever.
+        """
+        return self._consumers_of_open_store().open(
+            group,
+            topic,
+            wanted=filter,
+            start=start,
+            progress=progress,
+            auto_commit=auto_commit,
+            ordered=ordered,
+            on_lost=on_lost,
+            idle_s=idle_s,
+        )
+
+    def lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
+        """How far a group is in each queue that it reads."""
+        return self._consumers_of_open_store().lag(group, topic)
+
+    def reset(self, group: str, topic: str, to: Start) -> list[QueueLag]:
+        """Set a group's progress on a topic anew, durably: see `start` of `consumer`. Open consumers go on there."""
+        return self._consumers_of_open_store().reset(group, topic, to)
+
+    def _consumers_of_open_store(self) -> Consumers:
+        self._require_open()
+        return self._consumers()
+
+    def _open_consumers(self) -> Consumers:
+        from mqlake.delivery.consumers import Consumers
+
+        return Consumers(self.delivery, self._require_open)
+
     # ---- messages for later
 
     def waiting(self, limit: int = 100) -> list[Delayed | Timed]:
@@ -148,9 +217,7 @@ class MessageStore(message_store.MessageStore):
 
     def retry(self, group: str, message: StoredMessage, level: int = 0) -> PutReceipt | None:
         """Have a group get a message again, that it could not process, later each time; see `delivery/retry.py`."""
-        self.delivery.require_writer()
-        again = retried(self.delivery.require_group(group), message, level)
-        return None if again is None else self.put(again)
+        return self.delivery.retry(group, message, level)
 
     def resend(self, dead: StoredMessage) -> PutReceipt:
         """Have its group get a dead letter again, as if it came for the first time. The dead letter stays."""
@@ -176,7 +243,9 @@ class MessageStore(message_store.MessageStore):
 
     def close(self) -> None:
         """Write progress, then close the store. A second call does nothing."""
-        delivery = self._delivery.peek()
+        consumers, delivery = self._consumers.peek(), self._delivery.peek()
+        if consumers is not None and not self._closed:
+            consumers.close()
         if delivery is not None and not self._closed:
             delivery.close()
             atexit.unregister(self.close)

@@ -2,16 +2,18 @@
 
 `config/consumerOffset.json` has it by topic and group, `config/delayOffset.json` by delay level. What is committed is
 in memory at once and in the file at the next `sync` (every few seconds, and when the store closes). A crash between
-them takes progress back, never forward: messages are delivered again, none is left out.
+them takes progress back, never forward: messages are delivered again, none is left out. For the same reason the log is
+on the disk as far as it was read (`before_save`) before the file says so: else a power cut could leave progress ahead
+of the log, and the messages that take those numbers next would be left out.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from mqlake.delivery.config_file import ConfigFile, Version
+from mqlake.delivery.config_file import ConfigFile, Json, Version
 from mqlake.errors import BadConfigFile
 
 
@@ -32,6 +34,8 @@ class OffsetTable:
         self._version = Version(self._content.get("dataVersion", {}))
         self._offsets: dict[str, dict[int, int]] = {}
         self._is_dirty = False
+        self.before_save: Callable[[], object] = lambda: None
+        """Brings to the disk what the offsets rest on; raises where it cannot, and nothing is saved."""
 
     def of(self, name: str) -> dict[int, int]:
         """A copy of all offsets under a name."""
@@ -56,15 +60,17 @@ class OffsetTable:
             if not self._is_dirty:
                 return
             self._is_dirty = False
-            content = {**self._content, "dataVersion": self._version.next(), "offsetTable": self._table()}
+            content = {**self._content, "dataVersion": self._version.next(), **self._tables()}
         try:
+            self.before_save()
             self.file.save(content)
-        except OSError:
+        except BaseException:
             with self._lock:
                 self._is_dirty = True
             raise
 
-    def _table(self) -> dict[str, dict[int, int]] | dict[int, int]:
+    def _tables(self) -> Json:
+        """What the file holds beside its version."""
         raise NotImplementedError
 
 
@@ -83,8 +89,18 @@ class ConsumerOffsets(OffsetTable):
             topic, _, group = name.rpartition("@")
             yield Subscription(topic, group)
 
-    def _table(self) -> dict[str, dict[int, int]]:
-        return {name: dict(offsets) for name, offsets in self._offsets.items()}
+    def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
+        """Drop all progress on a topic, or of a group."""
+        for known in list(self.subscriptions()):
+            if known.topic == topic or known.group == group:
+                self.delete(name_of(*known))
+
+    def _tables(self) -> Json:
+        topics_of: dict[str, list[str]] = {}
+        for topic, group in self.subscriptions():
+            topics_of.setdefault(group, []).append(topic)
+        table = {name: dict(offsets) for name, offsets in self._offsets.items()}
+        return {"groupTopicMap": topics_of, "offsetTable": table}
 
 
 class DelayOffsets(OffsetTable):
@@ -108,8 +124,8 @@ class DelayOffsets(OffsetTable):
             self._is_dirty = True
         self.sync()
 
-    def _table(self) -> dict[int, int]:
-        return dict(self._offsets[self.LEVELS])
+    def _tables(self) -> Json:
+        return {"offsetTable": dict(self._offsets[self.LEVELS])}
 
 
 def name_of(topic: str, group: str) -> str:

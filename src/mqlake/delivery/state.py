@@ -5,25 +5,30 @@ A program that only puts reads `topics.json` once, with its first message, and n
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from mqlake.delivery.config_file import ConfigFile
 from mqlake.delivery.groups import Group, Groups
 from mqlake.delivery.housekeeping import Housekeeping
-from mqlake.delivery.offsets import ConsumerOffsets
+from mqlake.delivery.offsets import ConsumerOffsets, OffsetTable
 from mqlake.delivery.registry import nearest
+from mqlake.delivery.retry import retried
 from mqlake.delivery.scheduler import Scheduler
 from mqlake.delivery.system_topics import HALF_TOPIC, INTERNAL_GROUP_PREFIX, system_queue_count
 from mqlake.delivery.topics import Permission, Topic, Topics
 from mqlake.delivery.transaction import Transactions
-from mqlake.errors import NotPermitted, ReadOnlyStore, UnknownTopic
+from mqlake.errors import NotPermitted, ReadOnlyStore, StoreError, UnknownTopic
+from mqlake.message import Durability, PutReceipt, StoredMessage
 from mqlake.store.engine import Engine
 from mqlake.store.follower import Follower
 
 Value = TypeVar("Value")
+_log = logging.getLogger(__name__)
 
 
 class Once(Generic[Value]):
@@ -55,7 +60,8 @@ class Delivery:
         self._is_kept = False
         self._topics = Once(lambda: Topics(self._file("topics.json")))
         self._groups = Once(lambda: Groups(self._file("subscriptionGroup.json")))
-        self._offsets = Once(lambda: ConsumerOffsets(self._file("consumerOffset.json")))
+        self._offsets = Once(self._open_offsets)
+        self._own_tables: weakref.WeakSet[OffsetTable] = weakref.WeakSet()
         self.scheduler: Scheduler | None = Scheduler(side, self.housekeeping) if isinstance(side, Engine) else None
         """Messages for later, for the writer."""
         self._transactions = Once(self._open_transactions)
@@ -78,21 +84,35 @@ class Delivery:
         """`consumerOffset.json`. Who commits calls `keep` once before."""
         return self._offsets()
 
+    def _open_offsets(self) -> ConsumerOffsets:
+        offsets = ConsumerOffsets(self._file("consumerOffset.json"))
+        offsets.before_save = self._make_log_durable
+        return offsets
+
+    def _make_log_durable(self) -> None:
+        if isinstance(self.side, Engine):
+            self.side.flusher.wait_until_durable(self.side.dispatcher.dispatched)
+
+    def current_offsets(self) -> ConsumerOffsets:
+        """The group's progress as it is now: a reader looks at the file again."""
+        return self.offsets if isinstance(self.side, Engine) else self._open_offsets()
+
     # ---- who may
 
     def admit(self, topic: str) -> int | None:
         """How many queues a put spreads its messages over: asked with the first message of a topic, not after it."""
         known = self.topics.find(topic)
         if known is None:
-            known = self._make_topic(topic)
+            known = self.make_topic(topic)
         if Permission.WRITE not in known.permission:
             found = f"its permission is {known.permission!s}, WRITE is needed"
             raise NotPermitted(f"topic {topic!r}", found, "change it with update_topic")
         return known.write_queue_count
 
-    def _make_topic(self, name: str) -> Topic:
+    def make_topic(self, name: str) -> Topic:
         """A topic that comes into being by use, in memory at once and in the file a little later."""
-        assert isinstance(self.side, Engine), "a reader puts nothing"
+        if not isinstance(self.side, Engine):
+            raise self.topics.unknown(name)
         queue_count = system_queue_count(name, len(self.side.config.delays_ms))
         if queue_count is None:
             if not self.config.auto_create_topics:
@@ -107,6 +127,8 @@ class Delivery:
         """A group that consumes; one that is not set up comes into being, where that is allowed."""
         known = self.groups.find(name)
         if known is None:
+            if not isinstance(self.side, Engine):
+                return Group(name)  # a reader keeps progress of its own, under any name
             if not self.config.auto_create_groups and not name.startswith(INTERNAL_GROUP_PREFIX):
                 raise self.groups.unknown(name)
             known = self.groups.note(Group(name))
@@ -124,6 +146,16 @@ class Delivery:
         self.require_writer()
         assert self.scheduler is not None, "a writer has one"
         return self.scheduler
+
+    def retry(self, group: str, message: StoredMessage, level: int = 0) -> PutReceipt | None:
+        """Have a group get a message again that failed; None where it wants none again."""
+        engine = self.require_writer()
+        again = retried(self.require_group(group), message, level)
+        if again is None:
+            return None
+        receipt = engine.log.append(again, Durability.DISK if engine.config.flush.sync else Durability.PAGE_CACHE)
+        engine.publish()
+        return receipt
 
     @property
     def transactions(self) -> Transactions:
@@ -146,9 +178,15 @@ class Delivery:
 
     def keep(self) -> None:
         """From here on, what changes reaches the disk every few seconds."""
-        if not self._is_kept and isinstance(self.side, Engine):
+        if not self._is_kept:
             self._is_kept = True
             self.housekeeping.add(self._persist, time.time_ns() // 1_000_000 + self.config.persist_interval_ms)
+
+    def keep_table(self, table: OffsetTable) -> None:
+        """Progress of a consumer's own, in a file that is none of the store's."""
+        table.before_save = self._make_log_durable
+        self._own_tables.add(table)
+        self.keep()
 
     def _persist(self, now_ms: int) -> int:
         self.persist()
@@ -156,18 +194,25 @@ class Delivery:
 
     def persist(self) -> None:
         """Write what changed since the last time."""
-        for opened in (self._topics, self._groups, self._offsets):
-            table = opened.peek()
-            if table is not None:
-                table.sync()
+        for own in list(self._own_tables):
+            own.sync()
+        if isinstance(self.side, Engine):
+            for opened in (self._topics, self._groups, self._offsets):
+                table = opened.peek()
+                if table is not None:
+                    table.sync()
 
     def close(self) -> None:
         """Stop what runs, and write what changed."""
         self.housekeeping.close()
-        if self.scheduler is not None:
-            self.scheduler.close()
         transactions = self._transactions.peek()
-        if transactions is not None:
-            transactions.keep()
-        if isinstance(self.side, Engine):
-            self.persist()
+        for keep in (
+            self.scheduler.close if self.scheduler is not None else None,
+            transactions.keep if transactions is not None else None,
+            self.persist,
+        ):
+            try:
+                if keep is not None:
+                    keep()
+            except (StoreError, OSError) as error:  # what is not written comes again; the store must close all the same
+                _log.error("progress is not written: %s", error)

@@ -24,6 +24,10 @@ def dead_letter_topic(group: str) -> str:
     return DEAD_PREFIX + group
 
 
+def is_system_topic(topic: str) -> bool:
+    return system_queue_count(topic, 1) is not None
+
+
 def system_queue_count(topic: str, level_count: int) -> int | None:
     """The queues of a topic that RocketMQ makes for itself; None for one that is no such topic."""
     if topic == SCHEDULE_TOPIC:

@@ -58,6 +58,7 @@ read_records = chosen.read_records
 read_timers = chosen.read_timers
 scan_columns = chosen.scan_columns
 seek_timestamp = chosen.seek_timestamp
+select_entries = chosen.select_entries
 take_due = chosen.take_due
 unlock_memory = chosen.unlock_memory
 walk_records = chosen.walk_records

@@ -30,6 +30,8 @@ class ConsumeQueues:
         self._open: dict[tuple[str, int], ConsumeQueue] = {}
         self._unsynced: set[Path] = set()
         """Files and folders that recovery changed: they reach the disk with the next `sync`."""
+        self.version = 0
+        """Rises when a queue comes into being or goes: the writer's only, a reader must look at the folders."""
         self.log_end = 0
         """What a queue that is opened later may point at: set once recovery knows it, raised by readers that follow."""
         self.ends: QueueEnds = {}
@@ -159,6 +161,7 @@ class ConsumeQueues:
                 queue = self._load(topic, queue_id)
                 self._open[topic, queue_id] = queue
                 self._known.setdefault(topic, set()).add(queue_id)
+                self.version += 1
             return queue
 
     def _load(self, topic: str, queue_id: int) -> ConsumeQueue:
@@ -169,7 +172,7 @@ class ConsumeQueues:
 
     def end_of(self, topic: str, queue_id: int) -> int:
         """Where a queue ends; 0 for one that does not exist yet."""
-        if queue_id not in self._known.get(topic, ()):
+        if queue_id not in self._known.get(topic, ()) and (self._writable or queue_id not in self.queue_ids(topic)):
             return 0
         return self.get(topic, queue_id).end
 

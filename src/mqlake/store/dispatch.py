@@ -85,6 +85,7 @@ class Dispatcher:
         self._bell = threading.Event()
         self._retry = threading.Event()
         self._arrived = threading.Condition()
+        self._listeners: list[Callable[[], None]] = []
         self._waiting = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="mqlake-dispatch", daemon=True)
@@ -162,8 +163,27 @@ class Dispatcher:
         self.dispatched = dispatched
         self._words[DISPATCHED] = dispatched
         if self._waiting:
-            with self._arrived:
-                self._arrived.notify_all()
+            self.announce()
+
+    def announce(self) -> None:
+        """Have those who wait look at what they wait for."""
+        with self._arrived:
+            self._arrived.notify_all()
+            for look in self._listeners:
+                look()
+
+    def listen(self, look: Callable[[], None]) -> None:
+        """Have `look` called, from another thread, whenever messages arrive: it must be quick. `ignore` ends it."""
+        with self._arrived:
+            self._listeners.append(look)
+            self._waiting += 1
+        if self.dispatched < self.visible_end():
+            self.wake()
+
+    def ignore(self, look: Callable[[], None]) -> None:
+        with self._arrived:
+            self._listeners.remove(look)
+            self._waiting -= 1
 
     def wait_for(self, arrived: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until dispatch makes a condition true; whether it did in time."""
@@ -202,8 +222,7 @@ class Dispatcher:
         if self.failure is None:
             _log.error("dispatch stopped at offset %d", self.dispatched, exc_info=error)
         self.failure = error
-        with self._arrived:
-            self._arrived.notify_all()
+        self.announce()
 
     def _rest(self) -> None:
         self._bell.clear()
@@ -235,7 +254,6 @@ class Dispatcher:
         self._stopping = True
         self._retry.set()
         self.wake()
-        with self._arrived:
-            self._arrived.notify_all()
+        self.announce()
         if self._thread.is_alive():
             self._thread.join()

@@ -12,6 +12,7 @@ import logging
 import shutil
 import threading
 import zlib
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -208,7 +209,15 @@ class Engine(Side):
 
     def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
         queue = self.queues.get(topic, queue_id)
-        return self.dispatcher.wait_for(lambda: queue.end > offset, timeout_s)
+        return self.wait_until(lambda: queue.end > offset, timeout_s)
+
+    def wait_until(self, arrived: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until dispatch, or somebody who calls `look_again`, makes a condition true; whether it is."""
+        return self.dispatcher.wait_for(arrived, timeout_s)
+
+    def look_again(self) -> None:
+        """Have those who wait look at their condition."""
+        self.dispatcher.announce()
 
     def _moment(self) -> Checkpoint:
         """The checkpoint of now, without what only the disk can say. No step of the dispatcher is under way."""

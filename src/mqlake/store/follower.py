@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from mqlake.codec.queue_entry import ENTRY_SIZE
@@ -131,13 +132,20 @@ class Follower(Side):
             self.index.load()
 
     def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
+        return self.wait_until(lambda: self.queues.get(topic, queue_id).end > offset, timeout_s)
+
+    def wait_until(self, arrived: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until the writer makes a condition true; whether it is. Nobody tells a reader: it looks."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             self.follow()
-            if self.queues.get(topic, queue_id).end > offset:
+            if arrived():
                 return True
             time.sleep(POLL_S)
         return False
+
+    def look_again(self) -> None:
+        """Who waits looks all the time."""
 
     def stats(self) -> StoreStats:
         return StoreStats(

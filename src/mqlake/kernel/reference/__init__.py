@@ -15,7 +15,7 @@ from mqlake.kernel.reference.index import find_index_key, index_entries_hold, li
 from mqlake.kernel.reference.lookup import find_messages
 from mqlake.kernel.reference.memory import lock_memory, populate, unlock_memory
 from mqlake.kernel.reference.message import Message, PutReceipt, StoredRecord
-from mqlake.kernel.reference.queue import count_valid_entries, read_records, seek_timestamp
+from mqlake.kernel.reference.queue import count_valid_entries, read_records, seek_timestamp, select_entries
 from mqlake.kernel.reference.record import check_record, decode_properties, walk_records
 from mqlake.kernel.reference.timer import find_deliveries, read_timers, take_due
 from mqlake.kernel.reference.verify import check_index, match_index_keys
@@ -50,6 +50,7 @@ __all__ = [
     "read_timers",
     "scan_columns",
     "seek_timestamp",
+    "select_entries",
     "take_due",
     "unlock_memory",
     "walk_records",
