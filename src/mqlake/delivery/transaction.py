@@ -94,7 +94,8 @@ class Transactions:
         self._by_id: dict[str, list[Half]] = {}
         self._operations: deque[tuple[int, int]] = deque()
         """Number of an operation, and of the half message that it is for; those before all undecided are dropped."""
-        self._next_check_ms = self._next_keep_ms = 0
+        self._next_check_ms = _now_ms() + self._config.check_interval_ms
+        self._next_keep_ms = 0
         self._load()
 
     # ---- opening
