@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -208,12 +207,9 @@ class MessageStore(message_store.MessageStore):
 
         NotPending where its time has come. What it returns is the receipt of the cancellation, a message too.
         """
-        scheduler = self.delivery.require_scheduler()
-        if isinstance(at, PutReceipt | StoredMessage):
-            at = at.physical_offset
-        waiting = self.get(at)
-        with scheduler.timer().lock:
-            return self.put(scheduler.timer().cancel(waiting, time.time_ns() // 1_000_000))
+        timer = self.delivery.require_scheduler().timer()
+        waiting = self.get(at.physical_offset if isinstance(at, PutReceipt | StoredMessage) else at)
+        return timer.cancel(waiting, self.put)
 
     def retry(self, group: str, message: StoredMessage, level: int = 0) -> PutReceipt | None:
         """Have a group get a message again, that it could not process, later each time; see `delivery/retry.py`."""

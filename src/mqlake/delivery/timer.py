@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from array import array
+from collections.abc import Callable
 from typing import NamedTuple
 
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE
@@ -36,7 +37,7 @@ from mqlake.delivery.timer_files import Check, LogSettings, Saved, Unit
 from mqlake.errors import NotPending
 from mqlake.kernel import read_timers
 from mqlake.kernel.types import REASONS
-from mqlake.message import Message, StoredMessage
+from mqlake.message import Message, PutReceipt, StoredMessage
 from mqlake.store.engine import Engine
 
 BATCH_COUNT = 1_000
@@ -195,8 +196,12 @@ class Timer:
 
     # ---- taking back
 
-    def cancel(self, waiting: StoredMessage, now_ms: int) -> Message:
-        """The message that takes a waiting one back, to be put; NotPending where it is too late for that."""
+    def cancel(self, waiting: StoredMessage, put: Callable[[Message], PutReceipt]) -> PutReceipt:
+        """Take a waiting message back, by putting another; NotPending where it is too late for that."""
+        with self._lock:  # nothing is delivered meanwhile
+            return put(self._cancellation(waiting, time.time_ns() // 1_000_000))
+
+    def _cancellation(self, waiting: StoredMessage, now_ms: int) -> Message:
         properties = waiting.properties
         if waiting.topic != TIMER_TOPIC or CANCELS in properties or OUT_MS not in properties:
             expected = "a message with a time (deliver_at, delay_s); delay levels cannot be cancelled"
@@ -221,11 +226,6 @@ class Timer:
         entry = ENTRY.pack(waiting.physical_offset, waiting.size, 0)
         place = waiting.physical_offset, waiting.size
         return read_timers(waiting.record, *place, entry, 0, self._config.precision_ms)[0]
-
-    @property
-    def lock(self) -> threading.Lock:
-        """While it is held nothing is delivered."""
-        return self._lock
 
     def pending(self, limit: int) -> list[Timed]:
         """The messages that are due first, without those that are cancelled."""
