@@ -258,6 +258,10 @@ class TimerConfig:
     precision_ms: int = 1_000
     """The unit of time by which RocketMQ delivers them (timerPrecisionMs). Here they come at their millisecond."""
 
+    cancel_names_topic: bool = False
+    """A cancellation names topic and key, not the key alone (appendTopicForTimerDeleteKey). Here either is understood,
+    by a RocketMQ only the one that it is set up for."""
+
     checkpoint_interval_ms: int = 60_000
     """Pause between two writings of what is pending: the most that opening reads again after a crash."""
 
@@ -493,6 +497,7 @@ SETTINGS: dict[str, tuple[str, str, Callable[[str, str], object]]] = {
     "timerWheelEnable": ("timer", "enabled", _truth),
     "timerMaxDelaySec": ("timer", "max_delay_s", _number),
     "mappedFileSizeTimerLog": ("timer", "log_file_size_bytes", _number),
+    "appendTopicForTimerDeleteKey": ("timer", "cancel_names_topic", _truth),
     "timerPrecisionMs": ("timer", "precision_ms", _number),
     "transactionTimeOut": ("transactions", "timeout_ms", _number),
     "transactionCheckInterval": ("transactions", "check_interval_ms", _number),

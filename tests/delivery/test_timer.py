@@ -212,14 +212,23 @@ def test_what_cannot_be_cancelled_says_why(tmp_path: Path) -> None:
             store.put(order(b"0", deliver_at=now_ms() - 5, properties={"TIMER_DEL_UNIQKEY": "orders+k"}))
 
 
-def test_a_message_of_a_client_is_cancelled_by_its_key(tmp_path: Path) -> None:
-    """As RocketMQ's recall does it: realTopic+uniqueKey, in the same second."""
+@pytest.mark.parametrize("name", ["AB12", "orders+AB12"])
+def test_a_message_of_a_client_is_cancelled_by_its_key(tmp_path: Path, name: str) -> None:
+    """As RocketMQ's recall does it, in the same second; the topic is part of the name where it is set up so."""
     with open_small(tmp_path) as store:
         due_ms = soon_ms()
         store.put(order(b"x", deliver_at=due_ms, properties={"UNIQ_KEY": "AB12"}))
-        store.put(order(b"0", deliver_at=due_ms, properties={"TIMER_DEL_UNIQKEY": "orders+AB12", "UNIQ_KEY": "AB12"}))
+        store.put(order(b"0", deliver_at=due_ms, properties={"TIMER_DEL_UNIQKEY": name, "UNIQ_KEY": "AB12"}))
         step(store, due_ms + HOUR_MS)
         assert arrived(store) == []
+
+
+@pytest.mark.parametrize("with_topic", [False, True])
+def test_a_cancellation_names_the_message_as_rocketmq_is_set_up_to_understand(tmp_path: Path, with_topic: bool) -> None:
+    with open_small(tmp_path, timer=TimerConfig(cancel_names_topic=with_topic)) as store:
+        receipt = store.put(order(b"x", delay_s=60, properties={"UNIQ_KEY": "AB12"}))
+        name = store.get(store.cancel(receipt).physical_offset).properties["TIMER_DEL_UNIQKEY"]
+        assert name == ("orders+AB12" if with_topic else "AB12")
 
 
 # ---- surviving

@@ -12,7 +12,7 @@ UNIQUE_KEY = "UNIQ_KEY"
 
 OUT_MS = "TIMER_OUT_MS"
 CANCELS = "TIMER_DEL_UNIQKEY"
-"""Its value is the real topic, `+`, and the unique key of the message that it takes back."""
+"""Its value is the unique key of the message that it takes back, with the real topic and `+` before it or without."""
 ENQUEUED_MS = "TIMER_ENQUEUE_MS"
 DEQUEUED_MS = "TIMER_DEQUEUE_MS"
 

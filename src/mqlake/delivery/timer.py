@@ -184,7 +184,7 @@ class Timer:
         properties = waiting.properties
         if place < 0:
             self._cancelled[properties[CANCELS]] = (due_ms, place)
-        elif not self._cancelled or key_of(properties) not in self._cancelled:
+        elif not self._cancelled or not any(name in self._cancelled for name in names_of(properties)):
             stamps = {ENQUEUED_MS: str(waiting.store_timestamp), DEQUEUED_MS: str(now_ms)}
             self._deliveries.deliver(waiting, properties | stamps)
 
@@ -217,7 +217,7 @@ class Timer:
             queue_id=int(properties[REAL_QUEUE_ID]),
             properties={
                 DELIVER_MS: str(int(properties[OUT_MS]) + self._config.precision_ms),
-                CANCELS: key_of(properties),
+                CANCELS: names_of(properties)[self._config.cancel_names_topic],
                 UNIQUE_KEY: properties[UNIQUE_KEY],
             },
         )
@@ -243,7 +243,7 @@ class Timer:
                 continue
             if place < 0:
                 cancelled.add(message.properties[CANCELS])
-            elif key_of(message.properties) not in cancelled:
+            elif not cancelled.intersection(names_of(message.properties)):
                 found.append(Timed(due_ms, message))
         return found
 
@@ -342,6 +342,7 @@ def _place_of(pair: tuple[int, int]) -> int:
     return pair[1] if pair[1] >= 0 else ~pair[1]
 
 
-def key_of(properties: dict[str, str]) -> str:
-    """How a cancellation names a message."""
-    return f"{properties.get(REAL_TOPIC)}+{properties.get(UNIQUE_KEY)}"
+def names_of(properties: dict[str, str]) -> tuple[str, str]:
+    """How a cancellation may name a message: by its key, or by topic and key."""
+    key = properties.get(UNIQUE_KEY, "")
+    return key, f"{properties.get(REAL_TOPIC)}+{key}"
