@@ -145,7 +145,8 @@ class MappedFileQueue:
         count = 0
         while len(self._starts) > 1 and self._starts[0] + self.file_size <= offset:
             self._delete_first()
-            sync_directory(self.directory)
+            with contextlib.suppress(FileNotFoundError):  # the whole folder was deleted meanwhile
+                sync_directory(self.directory)
             count += 1
         return count
 
@@ -166,6 +167,11 @@ class MappedFileQueue:
         with self._lock:
             last = self._starts[-1:]
             self._forget(tuple(s for s in self._starts if s + self.file_size > offset or (s,) == last))
+
+    def forget_all(self) -> None:
+        """The folder was deleted."""
+        with self._lock:
+            self._forget(())
 
     def _forget(self, kept: tuple[int, ...]) -> None:
         for start in set(self._starts).difference(kept):

@@ -187,6 +187,14 @@ class ConsumeQueue:
         """
         return self.files.delete_before(self.first_offset(log_first) * ENTRY_SIZE)
 
+    def abandon(self) -> None:
+        """The queue was deleted: who reads it is at its end, and there is nothing to bring to the disk."""
+        self.files.forget_all()
+        self.end = 0
+        self._first = (-1, 0)
+        self._dirty.clear()
+        self._new_names = False
+
     def truncate_to(self, end: int) -> bool:
         """Forget the entries from `end` on; whether there were any."""
         self.end = min(self.end, end)
