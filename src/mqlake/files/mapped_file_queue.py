@@ -145,8 +145,7 @@ class MappedFileQueue:
         count = 0
         while len(self._starts) > 1 and self._starts[0] + self.file_size <= offset:
             self._delete_first()
-            with contextlib.suppress(FileNotFoundError):  # the whole folder was deleted meanwhile
-                sync_directory(self.directory)
+            sync_directory(self.directory)
             count += 1
         return count
 

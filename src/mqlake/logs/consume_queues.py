@@ -140,7 +140,7 @@ class ConsumeQueues:
                 self.load()  # another process may have made it since
             if queue_id not in self._known.get(topic, ()):
                 self._refuse(topic, queue_id)
-            queue = self._add(topic, queue_id)
+            queue = self._add(topic, queue_id, create=False)
         if not self._writable:
             queue.follow(self.log_end)
         return queue
@@ -152,13 +152,15 @@ class ConsumeQueues:
         raise UnknownTopic(topic, None, f"{len(names)} topics: {', '.join(names[:8])}" if names else "no topics yet")
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        return self._open.get((topic, queue_id)) or self._add(topic, queue_id)
+        return self._open.get((topic, queue_id)) or self._add(topic, queue_id, create=True)
 
-    def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def _add(self, topic: str, queue_id: int, *, create: bool) -> ConsumeQueue:
         with self._lock:
             queue = self._open.get((topic, queue_id))
             if queue is None:
                 if queue_id not in self._known.get(topic, ()):
+                    if not create:  # deleted meanwhile: who reads it must not bring it back
+                        self._refuse(topic, queue_id)
                     self._unsynced |= {self.directory, self.directory / topic}
                 queue = self._load(topic, queue_id)
                 self._open[topic, queue_id] = queue
@@ -179,7 +181,8 @@ class ConsumeQueues:
         """
         folder = self.directory / topic
         with self._lock:
-            gone = [self._open.pop(key) for key in list(self._open) if key[0] == topic]
+            for key in [key for key in self._open if key[0] == topic]:
+                self._open.pop(key).abandon()
             self._known.pop(topic, None)
             self.ends.pop(topic, None)
             self._unsynced = {path for path in self._unsynced if folder not in (path, *path.parents)}
@@ -189,8 +192,6 @@ class ConsumeQueues:
                 shutil.rmtree(trash, ignore_errors=True)
                 folder.rename(trash)
                 sync_directory(self.directory)
-        for queue in gone:
-            queue.abandon()
         shutil.rmtree(trash, ignore_errors=True)
 
     def forget(self, topics: Iterable[str]) -> None:
