@@ -23,7 +23,7 @@ def test_consume_prints_what_the_group_has_not_read_and_remembers_it(orders: Cli
     assert texts(orders, "billing", "orders") == []
     orders.put(Message("orders", b"order 6", queue_id=1))
     assert texts(orders, "billing", "orders") == ["order 6"]
-    assert "order 6" in orders.ok("consume", orders.store, "audit", "orders", "--start", "10m").splitlines()[-1]
+    assert "order 6" in orders.ok("consume", orders.store, "audit", "orders", "--start", "10m")
 
 
 def test_consume_stops_at_its_limit_and_chooses(orders: Cli) -> None:
