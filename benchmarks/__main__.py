@@ -3,6 +3,7 @@
     python -m benchmarks                 every row, five times, the median (about 25 minutes)
     python -m benchmarks put sync1       some rows
     python -m benchmarks spark_full      rows of the Spark source, which need no RocketMQ
+    python -m benchmarks consume         rows of delivery, which need none either: consume, tagfilter, topics10k
     python -m benchmarks --quick         once each, smaller counts: a first impression, no figures to publish
 
 Each measurement is a process of its own on a fresh store; the two sides take turns, because machines are noisy.
@@ -42,8 +43,11 @@ class Bench:
 
     def ours(self, workload: str, store: str = "", **options: int) -> dict[str, Any]:
         """Run a workload of ours in a process of its own."""
+        return self.run("ours", workload, store, **options)
+
+    def run(self, module: str, workload: str, store: str, **options: int) -> dict[str, Any]:
         path = self.directory / (store or "ours")
-        command = [sys.executable, "-m", "benchmarks.ours", workload, str(path)]
+        command = [sys.executable, "-m", f"benchmarks.{module}", workload, str(path)]
         command += [f"{name}={value}" for name, value in options.items()]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
         if done.returncode:
@@ -232,6 +236,37 @@ def rows() -> list[Row]:
     ]
 
 
+def delivery_rows() -> list[Row]:
+    """Consumers, and stores of many topics; RocketMQ's store alone has no such side."""
+
+    def on_tagged_store(workload: str, count: int) -> Measure:
+        def measure(bench: Bench) -> float:
+            if not (bench.directory / "tagged").exists():
+                bench.run("delivery", "prepare", "tagged", count=bench.count(1_000_000), body=1024)
+            result = bench.run("delivery", workload, "tagged", count=bench.count(count))
+            bench.notes["a CPU second"] = result["perCpuSecond"]
+            return rate_of(result)
+
+        return measure
+
+    def topics(bench: Bench) -> float:
+        count = bench.count(10_000)
+        if not (bench.directory / "topics").exists():
+            bench.run("delivery", "make_topics", "topics", topics=count, queues=8)
+        result = bench.run("delivery", "open_topics", "topics", queues=8 * count)
+        bench.notes["bytes a queue"] = result["bytesPerQueue"]
+        bench.notes["CPU seconds"] = result["cpuSeconds"]
+        return rate_of(result)
+
+    return [
+        Row("consume", "consume, a commit every 32, 1 KiB", "200,000/s", on_tagged_store("consume", 1_000_000), None),
+        Row(
+            "tagfilter", "entries by tag, 1 % selected", "2,000,000/s", on_tagged_store("tag_filter", 10_000_000), None
+        ),
+        Row("topics10k", "open 10,000 topics of 8 queues", "3 s, 1 KB a queue", topics, None, "s"),
+    ]
+
+
 def spark_rows() -> list[Row]:
     """The Spark source; the other side is Parquet with the same rows, and less is better."""
 
@@ -318,13 +353,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("bench-out/store.json"), help="the results as JSON")
     options = parser.parse_args()
     console = Console()
-    known = [*rows(), *spark_rows()]
+    alone = {row.name for row in (*delivery_rows(), *spark_rows())}
+    known = [*rows(), *delivery_rows(), *spark_rows()]
     unknown = set(options.rows) - {row.name for row in known}
     if unknown:
         parser.error(f"no such rows: {', '.join(sorted(unknown))}; there are {', '.join(row.name for row in known)}")
     chosen = [row for row in known if not options.rows or row.name in options.rows]
     reason = available()
-    if reason and any(not row.name.startswith("spark_") for row in chosen):
+    if reason and any(row.name not in alone for row in chosen):
         console.print(f"RocketMQ cannot run here: {reason}")
         return 1
     for name, value in describe().items():

@@ -196,6 +196,14 @@ class Assignment:
         self.ring = []
         self._epoch = self.changes.epoch
 
+    def forget(self, topic: str) -> None:
+        """Of a topic that was deleted there is no progress, and its queues are no longer those that were read."""
+        self._progress.forget(topic)
+        for queue in [queue for queue in self.cursors if queue[0] == topic]:
+            del self.cursors[queue]
+        self.ring = [cursor for cursor in self.ring if cursor.topic != topic]
+        self._seen = -1, 0.0
+
     def begin(self, start: Start) -> None:
         """Give progress to the queues of topics that have none at all, durably: a crash must not begin elsewhere."""
         new = [topic for topic in self._topics if not self._progress.knows(topic)]

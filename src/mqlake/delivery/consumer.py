@@ -265,6 +265,12 @@ class Consumer:
             self._in_flight.clear()
         self._progress.table.sync()
 
+    def forget(self, topic: str) -> None:
+        """A topic was deleted: should it come again, it begins at 0."""
+        with self._lock:
+            self._assignment.forget(topic)
+            self._in_flight = {cursor for cursor in self._in_flight if cursor.topic != topic}
+
     def lag(self) -> int:
         """Messages that are there and not committed, over all queues of the subscription, wanted or not."""
         self._source.require_open()

@@ -15,7 +15,14 @@ from mqlake.delivery.housekeeping import NEVER_MS
 from mqlake.delivery.progress import GROUP, Progress, Start
 from mqlake.delivery.share import Share
 from mqlake.delivery.state import Delivery
-from mqlake.delivery.system_topics import is_system_topic, retry_topic
+from mqlake.delivery.system_topics import (
+    HALF_TOPIC,
+    OP_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    is_system_topic,
+    retry_topic,
+)
 from mqlake.delivery.topics import Permission
 from mqlake.errors import InvalidConfig, NotPermitted, UnknownGroup, UnknownTopic
 from mqlake.logs.topic_table import require_topic
@@ -24,6 +31,8 @@ from mqlake.store.engine import Engine
 DEAD_MS = 1_000
 """A group with several consumers is looked over so often for one whose thread is over."""
 ON_LOST = ("skip", "fail")
+KEPT = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC})
+"""Topics without which messages that were promised would be lost."""
 
 
 class Consumers:
@@ -79,6 +88,8 @@ class Consumers:
             assignment.settle()
             kept.close()
             raise
+        for name in names if share is not None else ():
+            self._delivery.filters.note(name, group, chosen)
         self._open.add(consumer)
         self._watch()
         return consumer
@@ -165,6 +176,42 @@ class Consumers:
         """Consumers of a group that are open in this process."""
         share = self._shares.get(group)
         return 0 if share is None else share.count()
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic: its settings, its queues, and all progress on it."""
+        writer = self._delivery.require_writer()
+        known = topic in self._delivery.topics
+        if topic in KEPT or topic in writer.batch_queues.topics():
+            raise NotPermitted(f"topic {topic!r}", "the store itself needs it", "it cannot be deleted")
+        if not known and not self._side.reader.queue_ids(topic):
+            raise self._delivery.topics.unknown(topic)
+        if known:
+            self._delivery.topics.delete(topic)
+        writer.delete_topic(topic)
+        self._delivery.offsets.forget(topic=topic)
+        self._delivery.filters.forget(topic=topic)
+        for consumer in list(self._open):
+            consumer.forget(topic)
+        self._begin_anew()
+        self._delivery.persist()
+
+    def _begin_anew(self) -> None:
+        for share in list(self._shares.values()):
+            with share.settling:
+                share.begin_anew()
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group: its settings, and its progress on every topic."""
+        self._delivery.require_writer()
+        if group not in self.groups():
+            raise self._delivery.groups.unknown(group)
+        if count := self.count_of(group):
+            raise NotPermitted(f"group {group!r}", f"it has {count} open consumers", "close them first")
+        if group in self._delivery.groups:
+            self._delivery.groups.delete(group)
+        self._delivery.offsets.forget(group=group)
+        self._delivery.filters.forget(group=group)
+        self._delivery.persist()
 
     # ---- those that failed
 

@@ -110,6 +110,11 @@ class MessageStore(message_store.MessageStore):
         writer.log.ask_again(name)
         return topic
 
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, its queues and all progress on it. Its messages stay in the log until retention takes them:
+        by offset, id and key they are found until then."""
+        self._consumers_of_open_store().delete_topic(name)
+
     def topic(self, name: str) -> Topic:
         """How a topic is set up; UnknownTopic where it is not."""
         return self.delivery.topics.get(name)
@@ -132,6 +137,10 @@ class MessageStore(message_store.MessageStore):
         group = _changed(self.delivery.groups.get(name), changes)
         self.delivery.groups.save(group)
         return group
+
+    def delete_group(self, name: str) -> None:
+        """Delete a group and its progress on every topic; NotPermitted while it has open consumers."""
+        self._consumers_of_open_store().delete_group(name)
 
     def group(self, name: str) -> Group:
         """How a group is set up; UnknownGroup where it is not."""

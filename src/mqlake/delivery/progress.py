@@ -55,6 +55,9 @@ class Progress:
         """Whether any queue of the topic has progress: a queue that has none came into being later."""
         return bool(self.table.of(name_of(topic, self._group)))
 
+    def forget(self, topic: str) -> None:
+        self.table.delete(name_of(topic, self._group))
+
     def close(self) -> None:
         """Write it, and let go of a file of its own."""
         if self._held is not None:

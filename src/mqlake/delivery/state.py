@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from mqlake.delivery.config_file import ConfigFile
+from mqlake.delivery.filter_table import FilterTable
 from mqlake.delivery.groups import Group, Groups
 from mqlake.delivery.housekeeping import Housekeeping
 from mqlake.delivery.offsets import ConsumerOffsets, OffsetTable
@@ -60,6 +61,7 @@ class Delivery:
         self._is_kept = False
         self._topics = Once(lambda: Topics(self._file("topics.json")))
         self._groups = Once(lambda: Groups(self._file("subscriptionGroup.json")))
+        self._filters = Once(lambda: FilterTable(self._file("consumerFilter.json")))
         self._offsets = Once(self._open_offsets)
         self._own_tables: weakref.WeakSet[OffsetTable] = weakref.WeakSet()
         self.scheduler: Scheduler | None = Scheduler(side, self.housekeeping) if isinstance(side, Engine) else None
@@ -78,6 +80,11 @@ class Delivery:
     def groups(self) -> Groups:
         """`subscriptionGroup.json`."""
         return self._groups()
+
+    @property
+    def filters(self) -> FilterTable:
+        """`consumerFilter.json`."""
+        return self._filters()
 
     @property
     def offsets(self) -> ConsumerOffsets:
@@ -197,7 +204,7 @@ class Delivery:
         for own in list(self._own_tables):
             own.sync()
         if isinstance(self.side, Engine):
-            for opened in (self._topics, self._groups, self._offsets):
+            for opened in (self._topics, self._groups, self._filters, self._offsets):
                 table = opened.peek()
                 if table is not None:
                     table.sync()

@@ -25,6 +25,7 @@ class Layout:
         self.own_checkpoint = self.own / "checkpoint"
         self.gates = self.own / "gates"
         self.scars = self.own / "scars"
+        self.graves = self.own / "graves"
         self.last_recovery = self.own / "recovery.json"
         self.set_aside = self.own / "set-aside"
         self.timer = self.own / "timer"

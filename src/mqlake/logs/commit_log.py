@@ -19,6 +19,7 @@ import mmap
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 from mqlake.config import CommitLogConfig
@@ -403,6 +404,13 @@ class LogWriter(CommitLog):
         """A topic's set-up changed: the next put to it goes by the new one."""
         with self._lock:
             self._topics.park(topic)
+
+    @contextmanager
+    def forgetting(self, topic: str) -> Iterator[int]:
+        """Forget a topic's queues; while it is entered nobody puts to it. Gives the log's end: what comes is behind."""
+        with self._lock:
+            self._topics.forget(topic)
+            yield self.end
 
     def close(self) -> None:
         """Let go of the file that was written; `refuse` came before."""

@@ -76,6 +76,11 @@ class TopicTable:
         if state is not None:
             self._parked[topic] = state
 
+    def forget(self, topic: str) -> None:
+        """The topic was deleted: should it come again, it begins at 0. Under the log's lock."""
+        self.states.pop(topic, None)
+        self._parked.pop(topic, None)
+
     def all_states(self) -> list[TopicState]:
         return [*self.states.values(), *self._parked.values()]
 

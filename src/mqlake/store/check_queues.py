@@ -20,6 +20,7 @@ from mqlake.files.mapped_file import MappedFile
 from mqlake.files.names import file_name
 from mqlake.kernel import StoredRecord
 from mqlake.kernel.types import Run
+from mqlake.logs.graves import Graves
 from mqlake.logs.topic_table import can_be_folder
 from mqlake.store.findings import Findings
 from mqlake.store.log_map import LogMap
@@ -86,6 +87,8 @@ class QueueCheck:
         self._log = log
         self._findings = findings
         self._batch_topics = {path.name for path in layout.batch_queues.glob("*") if path.is_dir()}
+        self._graves = Graves(layout.graves, layout.scratch)
+        self._graves.load()
         self.queues: dict[tuple[str, int], _Queue] = {}
         self.outliers: set[int] = set()
         """Records whose number does not follow, or with which a queue begins above 0."""
@@ -101,7 +104,8 @@ class QueueCheck:
 
     def take(self, runs: list[Run]) -> None:
         for topic, queue_id, first, entries in runs:
-            if topic in self._batch_topics:
+            first, entries = self._graves.living(topic, first, entries)
+            if topic in self._batch_topics or not entries:
                 continue
             queue = self._queue(topic, queue_id)
             offset = ENTRY.unpack_from(entries)[0]

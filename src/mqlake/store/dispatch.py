@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from mqlake.codec.queue_entry import ENTRY
@@ -26,6 +27,7 @@ from mqlake.kernel.types import BLANK, REACHED_END, REASONS
 from mqlake.logs.commit_log import CommitLog
 from mqlake.logs.consume_queues import ConsumeQueues
 from mqlake.logs.damage import next_record
+from mqlake.logs.graves import Graves
 from mqlake.logs.key_index import KeyIndex
 from mqlake.logs.scars import Scars
 from mqlake.logs.topic_table import can_be_folder
@@ -54,6 +56,7 @@ class Dispatcher:
         queues: ConsumeQueues,
         index: KeyIndex | None,
         scars: Scars,
+        graves: Graves,
         words: memoryview,
         *,
         start: int,
@@ -65,6 +68,7 @@ class Dispatcher:
         self._queues = queues
         self._index = index
         self._scars = scars
+        self._graves = graves
         self._words = words
         self._delays_ms = delays_ms
         self._index_tags = index_tags
@@ -106,6 +110,10 @@ class Dispatcher:
                 self.failure = None
             return worked
 
+    def pause(self) -> AbstractContextManager[object]:
+        """While it is entered, no step is under way."""
+        return self._stepping
+
     def between_steps(self, look: Callable[[], Answer]) -> Answer | None:
         """What `look` sees while no step is under way; None where one is half done."""
         with self._stepping:
@@ -130,7 +138,9 @@ class Dispatcher:
             self._index_tags,
         )
         for topic, queue_id, first, entries in runs:
-            if topic not in self._foreign_topics:
+            if topic in self._graves.ends:
+                first, entries = self._graves.living(topic, first, entries)
+            if entries and topic not in self._foreign_topics:
                 self._write_run(topic, queue_id, first, entries)
         if self._index is not None and keys:
             self._index.put(keys)

@@ -22,7 +22,7 @@ from mqlake.files.layout import Layout
 from mqlake.files.lock import StoreLock
 from mqlake.files.mapped_file import sync_directory, sync_file
 from mqlake.files.pool import TransientPool
-from mqlake.files.positions import NEXT_CLEANING, Positions
+from mqlake.files.positions import DELETIONS, NEXT_CLEANING, Positions
 from mqlake.files.preallocation import Preallocator
 from mqlake.files.small_files import replace_file
 from mqlake.logs.commit_log import LogWriter
@@ -92,6 +92,9 @@ class Engine(Side):
         )
         self._make_reader(self.log)
         self.dispatcher = self._dispatch(trust.offset, end.offset, self.positions.words, reporter)
+        for topic in self.graves.ends:  # a crash came while one was deleted
+            if not any(self.queues.end_of(topic, queue_id) for queue_id in self.queues.queue_ids(topic)):
+                self.queues.remove(topic, self.layout.scratch / "deleted")
         if trust.rebuilds:
             cut_queue_count += settle_rebuilt(trust, self.queues, end.offset)
         self.queues.log_end = end.offset
@@ -218,6 +221,14 @@ class Engine(Side):
     def look_again(self) -> None:
         """Have those who wait look at their condition."""
         self.dispatcher.announce()
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic's queues. Its records stay in the log until retention takes them, and are in no queue."""
+        with self._checkpoint_lock, self.log.forgetting(topic) as end, self.dispatcher.pause():
+            self.graves.dig(topic, end)
+            self.queues.remove(topic, self.layout.scratch / "deleted")
+            self.positions.words[DELETIONS] += 1
+        self.checkpoint_now()
 
     def _moment(self) -> Checkpoint:
         """The checkpoint of now, without what only the disk can say. No step of the dispatcher is under way."""
