@@ -18,7 +18,8 @@ from mqlake import (
     TransactionExpired,
 )
 from mqlake.delivery.config_file import decode
-from mqlake.delivery.transaction import Transactions, Undecided
+from mqlake.delivery.halves import Halves
+from mqlake.delivery.transaction import Undecided
 from tests.delivery.later import (
     DAY_MS,
     HOUR_MS,
@@ -199,6 +200,8 @@ def test_a_commit_that_fails_half_way_goes_on_when_it_is_tried_again(
 ) -> None:
     with open_small(tmp_path / "s") as store:
         crash_within_commit(store, monkeypatch, 2, tmp_path / "unused")
+        with pytest.raises(TransactionEnded, match="a part of it is committed"):
+            store.transactions.resolve(store.transactions.undecided()[0].id, commit=False)
         store.transactions.resolve(store.transactions.undecided()[0].id, commit=True)
         assert arrived_bodies(store) == [b"0", b"1", b"2"]
 
@@ -254,8 +257,11 @@ def test_nobody_who_answers_is_asked_for_ever(tmp_path: Path) -> None:
     assert progress_of(tmp_path) == {HALF: 4, OP: 1}
 
 
-def test_a_check_that_fails_is_no_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def check(undecided: Undecided) -> bool | None:
+@pytest.mark.parametrize("answer", ["an exception", "a text"])
+def test_a_check_that_fails_is_no_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture, answer: str) -> None:
+    def check(undecided: Undecided) -> Any:
+        if answer == "a text":
+            return "no database"
         raise Failure("no database")
 
     with open_small(tmp_path, transactions=TransactionConfig(check=check)) as store:
@@ -276,7 +282,7 @@ def test_a_crash_within_a_check_decides_nothing_twice(
         if crash == "behind giving up":
             store.transactions.check(now_ms() + HOUR_MS)
             with monkeypatch.context() as patch:
-                patch.setattr(Transactions, "_note_done", lambda *_: (_ for _ in ()).throw(Failure))
+                patch.setattr(Halves, "end", lambda *_: (_ for _ in ()).throw(Failure))
                 with pytest.raises(Failure):
                     store.transactions.check(now_ms() + HOUR_MS)
         crashed = as_a_crash_leaves_it(store, tmp_path / "crashed")

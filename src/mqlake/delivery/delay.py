@@ -9,16 +9,15 @@ which it knows all deliveries (see `delivery/deliveries.py`).
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
 
 from mqlake.codec.queue_entry import ENTRY, FILLER_SIZE
 from mqlake.delivery.deliveries import Deliveries
 from mqlake.delivery.housekeeping import NEVER_MS
 from mqlake.delivery.offsets import DelayOffsets
 from mqlake.delivery.system_topics import SCHEDULE_TOPIC
+from mqlake.delivery.waiting import Waiting, of_level
 from mqlake.errors import OffsetOutOfRange
 from mqlake.logs.consume_queue import ConsumeQueue
-from mqlake.message import StoredMessage
 from mqlake.store.engine import Engine
 from mqlake.store.read import MAX_READ_BYTES
 
@@ -27,14 +26,6 @@ BATCH_COUNT = 256
 KEEP_BYTES = 64 << 20
 """Progress is written again, though nothing was delivered, when the log grew by so much: opening walks less of it."""
 _log = logging.getLogger(__name__)
-
-
-class Delayed(NamedTuple):
-    """A message that waits in a level."""
-
-    level: int
-    due_ms: int
-    message: StoredMessage
 
 
 class DelayLevels:
@@ -133,14 +124,11 @@ class DelayLevels:
             self._offsets.keep(end)
             self._kept_at = end
 
-    def pending(self, limit: int) -> list[Delayed]:
+    def waiting(self, limit: int) -> list[Waiting]:
         """The first messages of each level that are still to be delivered."""
-        found = []
+        found: list[Waiting] = []
         for queue_id in self._engine.queues.queue_ids(SCHEDULE_TOPIC):
             queue = self._engine.queues.get(SCHEDULE_TOPIC, queue_id)
             start = min(max(self._progress(queue_id + 1), queue.first_offset(self._engine.log.first_offset)), queue.end)
-            for message in self._engine.reader.read(SCHEDULE_TOPIC, queue_id, start, limit, MAX_READ_BYTES):
-                entry = queue.entry(message.queue_offset)
-                if entry is not None:
-                    found.append(Delayed(queue_id + 1, entry.tags_code, message))
+            found += of_level(self._engine.reader, queue, queue_id + 1, start, limit)
         return found

@@ -14,15 +14,14 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mqlake.delivery.delay import Delayed
 from mqlake.delivery.groups import Group
 from mqlake.delivery.readdress import Readdressing
 from mqlake.delivery.retry import resent
 from mqlake.delivery.state import Delivery, Once
 from mqlake.delivery.system_topics import WAITING_TOPICS
-from mqlake.delivery.timer import Timed
 from mqlake.delivery.topics import Permission, Topic
 from mqlake.delivery.transaction import Transaction, Transactions
+from mqlake.delivery.waiting import Waiting
 from mqlake.errors import InvalidConfig
 from mqlake.logs.topic_table import require_topic
 from mqlake.message import PutReceipt, StoredMessage
@@ -206,10 +205,9 @@ class MessageStore(message_store.MessageStore):
 
     # ---- messages for later
 
-    def waiting(self, limit: int = 100) -> list[Delayed | Timed]:
+    def waiting(self, limit: int = 100) -> list[Waiting]:
         """The messages that are delivered next, the first one first: when, and what."""
-        self._require_open()
-        return self.delivery.require_scheduler().pending(limit)
+        return self.delivery.waiting(limit)
 
     def cancel(self, at: int | str | PutReceipt | StoredMessage) -> PutReceipt:
         """Take a timed message back that waits: what its put answered, its physical offset, its id, or itself.

@@ -10,12 +10,13 @@ import threading
 import time
 
 from mqlake.delivery.config_file import ConfigFile
-from mqlake.delivery.delay import Delayed, DelayLevels
+from mqlake.delivery.delay import DelayLevels
 from mqlake.delivery.deliveries import Deliveries
 from mqlake.delivery.housekeeping import NEVER_MS, Housekeeping
 from mqlake.delivery.offsets import DelayOffsets
 from mqlake.delivery.system_topics import SCHEDULE_TOPIC, TIMER_TOPIC
-from mqlake.delivery.timer import Timed, Timer
+from mqlake.delivery.timer import Timer
+from mqlake.delivery.waiting import Waiting, in_order
 from mqlake.store.engine import Engine
 
 LOOK_MS = 500
@@ -103,16 +104,12 @@ class Scheduler:
                 self._timer = Timer(self._engine, self.deliveries)
             return self._timer
 
-    def pending(self, limit: int) -> list[Delayed | Timed]:
+    def waiting(self, limit: int) -> list[Waiting]:
         """The messages that are delivered next, the first one first."""
         with self._lock:
             self._open_what_waits()
-            found: list[Delayed | Timed] = []
-            if self._levels is not None:
-                found += self._levels.pending(limit)
-            if self._timer is not None:
-                found += self._timer.pending(limit)
-        return sorted(found, key=lambda waiting: (waiting.due_ms, waiting.message.physical_offset))[:limit]
+            found = self._levels.waiting(limit) if self._levels is not None else []
+            return in_order(found + (self._timer.waiting(limit) if self._timer is not None else []), limit)
 
     def close(self) -> None:
         """Write progress; nothing is delivered from here on."""

@@ -23,6 +23,7 @@ from mqlake.delivery.scheduler import Scheduler
 from mqlake.delivery.system_topics import HALF_TOPIC, INTERNAL_GROUP_PREFIX, system_queue_count
 from mqlake.delivery.topics import Permission, Topic, Topics
 from mqlake.delivery.transaction import Transactions
+from mqlake.delivery.waiting import Waiting, by_the_clock
 from mqlake.errors import NotPermitted, ReadOnlyStore, StoreError, UnknownTopic
 from mqlake.message import Durability, PutReceipt, StoredMessage
 from mqlake.store.engine import Engine
@@ -163,6 +164,12 @@ class Delivery:
         receipt = engine.log.append(again, Durability.DISK if engine.config.flush.sync else Durability.PAGE_CACHE)
         engine.publish()
         return receipt
+
+    def waiting(self, limit: int) -> list[Waiting]:
+        """The messages that are delivered next; for a reader, those whose time has not come."""
+        if self.scheduler is not None:
+            return self.scheduler.waiting(limit)
+        return by_the_clock(self.side, time.time_ns() // 1_000_000, limit)
 
     @property
     def transactions(self) -> Transactions:

@@ -8,8 +8,6 @@
 Topics, properties and progress (group CID_RMQ_SYS_TRANS) are RocketMQ's. One difference: the operation follows its
 decision at once, under one lock. So of what a crash leaves, only the last decision can lack operations, and the log has
 its committed messages: opening finishes it. A transaction of several messages is committed if one of them is.
-
-Progress goes to the disk behind the log, so that it never passes a half message whose end a power cut takes back.
 """
 
 from __future__ import annotations
@@ -18,14 +16,12 @@ import logging
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from mqlake.config import TransactionConfig
 from mqlake.delivery.deliveries import Deliveries, copy_of, mark_of, real_address
-from mqlake.delivery.offsets import ConsumerOffsets, name_of
+from mqlake.delivery.halves import Half, Halves, kept_of
+from mqlake.delivery.offsets import ConsumerOffsets
 from mqlake.delivery.properties import (
     CHECK_TIMES,
     IMMUNITY_S,
@@ -36,18 +32,14 @@ from mqlake.delivery.properties import (
     TRANSACTION_ID,
     UNIQUE_KEY,
 )
-from mqlake.delivery.system_topics import HALF_TOPIC, OP_TOPIC, UNDECIDED_TOPIC
+from mqlake.delivery.system_topics import HALF_TOPIC, UNDECIDED_TOPIC
 from mqlake.errors import InvalidMessage, TransactionEnded, TransactionExpired
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
 from mqlake.store.engine import Engine
-from mqlake.store.read import MAX_READ_BYTES
 
-GROUP = "CID_RMQ_SYS_TRANS"
-DONE_TAG = "d"
 COMMITTED = 0x8
 KIND_MASK = 0xC
 KEEP_MS = 5_000
-READ_COUNT = 1_000
 _log = logging.getLogger(__name__)
 
 
@@ -62,111 +54,42 @@ class Undecided(NamedTuple):
     """How often it was asked about before."""
 
 
-@dataclass(slots=True, eq=False)
-class Half:
-    """One half message that is not decided upon."""
-
-    transaction_id: str
-    group: str
-    immunity_ms: int | None
-    check_count: int
-    queue_offset: int
-    physical_offset: int
-    born_ms: int
-    is_live: bool = False
-    """This process began it and still holds it: it is not asked about."""
-    is_delivered: bool = False
-    """Its message is in its real queue; only the operation is missing."""
-
-
 class Transactions:
     """All transactions of one store. Several threads may call it."""
 
     def __init__(self, engine: Engine, offsets: ConsumerOffsets, deliveries: Deliveries) -> None:
         self._engine = engine
-        self._offsets = offsets
         self._deliveries = deliveries
         self._config: TransactionConfig = engine.config.transactions
         self._lock = threading.RLock()
-        self._halves: dict[int, Half] = {}
-        """The undecided by the number of their half message, rising."""
-        self._by_place: dict[int, Half] = {}
-        self._by_id: dict[str, list[Half]] = {}
-        self._operations: deque[tuple[int, int]] = deque()
-        """Number of an operation, and of the half message that it is for; those before all undecided are dropped."""
+        self._halves = Halves(engine, offsets)
         self._next_check_ms = _now_ms() + self._config.check_interval_ms
         self._next_keep_ms = 0
-        self._load()
+        self._learn_from_the_log()
+        self._finish_what_began()
 
     # ---- opening
 
-    def _load(self) -> None:
-        self._engine.settle()
-        start, op_start = self._progress(HALF_TOPIC), self._progress(OP_TOPIC)
-        for message in self._read(OP_TOPIC, op_start):
-            for number in _numbers(message):
-                if number >= start:
-                    self._operations.append((message.queue_offset, number))
-        done = {number for _, number in self._operations}
-        for message in self._read(HALF_TOPIC, start):
-            if message.queue_offset not in done:
-                self._add(half_of(message))
-        if self._halves:
-            self._learn_from_the_log()
-            self._finish_what_began()
-
-    def _progress(self, topic: str) -> int:
-        """Where to go on in a queue, inside of it."""
-        queue_ids = self._engine.queues.queue_ids(topic)
-        if 0 not in queue_ids:
-            return 0
-        found = self._engine.reader.range_of(topic, 0)
-        known = self._offsets.get(name_of(topic, GROUP), 0)
-        return min(max(known or 0, found.first_offset), found.end_offset)
-
-    def _read(self, topic: str, start: int) -> Iterable[StoredMessage]:
-        if 0 not in self._engine.queues.queue_ids(topic):
-            return
-        while True:
-            messages = self._engine.reader.read(topic, 0, start, READ_COUNT, MAX_READ_BYTES)
-            if not messages:
-                return
-            yield from messages
-            start = messages[-1].queue_offset + 1
-
     def _learn_from_the_log(self) -> None:
         """Half messages that are committed, given up or appended again, though no operation says so."""
-        first = next(iter(self._halves.values()))
-        for waiting, delivered in list(self._deliveries.since(first.physical_offset)):
-            half = self._by_place.get(waiting.physical_offset)
+        first = next(iter(self._halves), None)
+        for waiting, delivered in list(self._deliveries.since(first.physical_offset)) if first is not None else ():
+            half = self._halves.at(waiting.physical_offset)
             if half is None:
                 continue
             if delivered.topic == HALF_TOPIC:
-                self._drop(half)
+                self._halves.drop(half)
             elif delivered.topic == UNDECIDED_TOPIC:
-                self._note_done([half])
+                self._halves.end([half])
             else:
                 half.is_delivered = True
 
     def _finish_what_began(self) -> None:
         """A transaction with a message in its real queue is committed: the rest of it, and its operations, follow."""
-        for transaction_id in {half.transaction_id for half in self._halves.values() if half.is_delivered}:
+        for transaction_id in {half.transaction_id for half in self._halves if half.is_delivered}:
             _log.warning("transaction %s was being committed: it is now", transaction_id)
-            self._commit(self._of(transaction_id))
+            self._commit(self._halves.of(transaction_id))
         self._engine.publish()
-
-    def _add(self, half: Half) -> None:
-        self._halves[half.queue_offset] = self._by_place[half.physical_offset] = half
-        self._by_id.setdefault(half.transaction_id, []).append(half)
-
-    def _drop(self, half: Half) -> None:
-        del self._halves[half.queue_offset], self._by_place[half.physical_offset]
-        self._by_id[half.transaction_id].remove(half)
-        if not self._by_id[half.transaction_id]:
-            del self._by_id[half.transaction_id]
-
-    def _of(self, transaction_id: str) -> list[Half]:
-        return list(self._by_id.get(transaction_id, ()))
 
     # ---- the life of a transaction
 
@@ -216,50 +139,45 @@ class Transactions:
         with self._lock:
             receipt = self._engine.log.append_as_it_is(half, Durability.PAGE_CACHE)
             place = receipt.queue_offset, receipt.physical_offset, message.born_timestamp
-            self._add(Half(*_kept(properties), *place, is_live=is_live))
+            self._halves.add(Half(*kept_of(properties), *place, is_live=is_live))
         self._engine.publish()
         return receipt
 
-    def end(self, at: int | PutReceipt, *, commit: bool, now_ms: int | None = None) -> None:
+    def end(self, at: int | PutReceipt, *, commit: bool) -> None:
         """Decide about the transaction of one half message, by its receipt or its physical offset."""
         offset = at if isinstance(at, int) else at.physical_offset
+        half = self._halves.at(offset)
+        if half is None:
+            raise TransactionEnded(f"of the half message at {offset}", "it is decided, or there never was one")
+        self.decide(half.transaction_id, commit=commit)
+
+    def decide(self, transaction_id: str, *, commit: bool, late: bool = False) -> None:
+        """Decide about a transaction; behind its own time limit only if `late` says so."""
         with self._lock:
-            half = self._by_place.get(offset)
-            if half is None:
-                raise TransactionEnded(f"of the half message at {offset}", "it is decided, or there never was one")
-            self._decide(self._of(half.transaction_id), commit=commit, now_ms=now_ms)
+            halves = self._halves.of(transaction_id)
+            if not halves:
+                raise TransactionEnded(transaction_id, "it is decided, or there never was one")
+            if not late:
+                self._require_in_time(halves, _now_ms())
+            if not commit and any(half.is_delivered for half in halves):
+                raise TransactionEnded(transaction_id, "a part of it is committed already: only the rest can follow")
+            if commit:
+                self._commit(halves)
+            else:
+                self._halves.end(halves)
+        self._engine.publish()
 
     def resolve(self, transaction_id: str, *, commit: bool) -> None:
         """Decide about a transaction that was left behind, whatever its time limit."""
-        with self._lock:
-            halves = self._of(transaction_id)
-            if not halves:
-                raise TransactionEnded(transaction_id, "it is decided, or there never was one")
-            self._end(halves, commit=commit)
+        self.decide(transaction_id, commit=commit, late=True)
 
-    def decide(self, transaction_id: str, *, commit: bool) -> None:
-        """Decide about a transaction of this process, within its time limit."""
-        with self._lock:
-            halves = self._of(transaction_id)
-            if not halves:
-                raise TransactionEnded(transaction_id, "it was decided upon by another, or given up")
-            self._decide(halves, commit=commit, now_ms=None)
-
-    def _decide(self, halves: list[Half], *, commit: bool, now_ms: int | None) -> None:
-        now_ms = _now_ms() if now_ms is None else now_ms
+    def _require_in_time(self, halves: list[Half], now_ms: int) -> None:
+        """Behind its limit it is left to the check."""
         for half in halves:
             if half.immunity_ms is not None and now_ms - half.born_ms > half.immunity_ms and not half.is_delivered:
                 for each in halves:
                     each.is_live = False
                 raise TransactionExpired(half.transaction_id, now_ms - half.born_ms, half.immunity_ms)
-        self._end(halves, commit=commit)
-
-    def _end(self, halves: list[Half], *, commit: bool) -> None:
-        if commit:
-            self._commit(halves)
-        else:
-            self._note_done(halves)
-        self._engine.publish()
 
     def _commit(self, halves: list[Half]) -> None:
         """The messages first, then the operations: with a crash in between, opening does the rest."""
@@ -273,14 +191,7 @@ class Transactions:
 
         if self._engine.dispatcher.between_steps(append) is None:  # dispatch is in trouble: nobody sees parts of it
             append()
-        self._note_done(halves)
-
-    def _note_done(self, halves: list[Half]) -> None:
-        for half in halves:
-            operation = Message(OP_TOPIC, b"%d" % half.queue_offset, tags=DONE_TAG, queue_id=0)
-            receipt = self._engine.log.append_as_it_is(operation, Durability.PAGE_CACHE)
-            self._operations.append((receipt.queue_offset, half.queue_offset))
-            self._drop(half)
+        self._halves.end(halves)
 
     # ---- the check
 
@@ -297,7 +208,7 @@ class Transactions:
     def check(self, now_ms: int) -> None:
         """One round of questions."""
         with self._lock:
-            left_behind = {half.transaction_id for half in self._halves.values() if self._may_ask(half, now_ms)}
+            left_behind = dict.fromkeys(half.transaction_id for half in self._halves if self._may_ask(half, now_ms))
         for transaction_id in left_behind:
             self._check(transaction_id, now_ms)
         self._engine.publish()
@@ -309,29 +220,38 @@ class Transactions:
     def _check(self, transaction_id: str, now_ms: int) -> None:
         answer = self._ask(transaction_id)  # without the lock: it may take its time, and call this store
         with self._lock:
-            halves = self._of(transaction_id)
-            if not halves:
-                return
-            if answer is not None:
-                self._end(halves, commit=answer)
-                return
-            limit_ms = self._engine.config.retention.reserved_hours * 3_600_000
-            for half in halves:
-                if half.check_count + 1 >= self._config.check_max or now_ms - half.born_ms > limit_ms:
-                    self._give_up(half)
-                else:
-                    self._append_again(half)
+            halves = self._halves.of(transaction_id)
+            if answer or any(half.is_delivered for half in halves):
+                self._commit(halves)
+            elif answer is not None:
+                self._halves.end(halves)
+            else:
+                self._ask_again_later(halves, now_ms)
 
     def _ask(self, transaction_id: str) -> bool | None:
-        if self._config.check is None:
-            return None
         with self._lock:
             undecided = self._undecided(transaction_id)
+        if self._config.check is None or undecided is None:
+            return None
         try:
-            return self._config.check(undecided) if undecided is not None else None
+            answer = self._config.check(undecided)
         except Exception:
             _log.exception("the check of transaction %s failed; it is asked again", transaction_id)
             return None
+        if answer is not None and not isinstance(answer, bool):
+            _log.error(
+                "the check of transaction %s answered %r: True, False or None is expected", transaction_id, answer
+            )
+            return None
+        return answer
+
+    def _ask_again_later(self, halves: list[Half], now_ms: int) -> None:
+        limit_ms = self._engine.config.retention.reserved_hours * 3_600_000
+        for half in halves:
+            if half.check_count + 1 >= self._config.check_max or now_ms - half.born_ms > limit_ms:
+                self._give_up(half)
+            else:
+                self._append_again(half)
 
     def _append_again(self, half: Half) -> None:
         """The queue of half messages moves on, and the count of questions with it."""
@@ -339,10 +259,10 @@ class Transactions:
         properties = message.properties | {CHECK_TIMES: str(half.check_count + 1)}
         again = copy_of(message, HALF_TOPIC, 0, properties, prepared_offset=mark_of(message))
         receipt = self._engine.log.append_as_it_is(again, Durability.PAGE_CACHE)
-        self._drop(half)
-        half.queue_offset, half.physical_offset = receipt.queue_offset, receipt.physical_offset
+        self._halves.drop(half)
+        half.number, half.physical_offset = receipt.queue_offset, receipt.physical_offset
         half.check_count += 1
-        self._add(half)
+        self._halves.add(half)
 
     def _give_up(self, half: Half) -> None:
         """Nobody answers: the message is put where RocketMQ puts such, and nobody sees it."""
@@ -350,18 +270,18 @@ class Transactions:
         _log.error("transaction %s is given up: see topic %s", half.transaction_id, UNDECIDED_TOPIC)
         given_up = copy_of(message, UNDECIDED_TOPIC, 0, message.properties, prepared_offset=mark_of(message))
         self._engine.log.append_as_it_is(given_up, Durability.PAGE_CACHE)
-        self._note_done([half])
+        self._halves.end([half])
 
     # ---- looking
 
     def undecided(self) -> list[Undecided]:
         """What nobody decided upon so far, the oldest first."""
         with self._lock:
-            found = [self._undecided(transaction_id) for transaction_id in self._by_id]
+            found = [self._undecided(transaction_id) for transaction_id in self._halves.ids]
         return [each for each in found if each is not None]
 
     def _undecided(self, transaction_id: str) -> Undecided | None:
-        halves = self._of(transaction_id)
+        halves = self._halves.of(transaction_id)
         if not halves:
             return None
         messages = [self._engine.reader.get(half.physical_offset) for half in halves]
@@ -373,16 +293,9 @@ class Transactions:
         """Note progress, to be written with that of other groups; the log goes to the disk first."""
         self._engine.settle()
         with self._lock:
-            half_end, op_end = (self._engine.queues.end_of(topic, 0) for topic in (HALF_TOPIC, OP_TOPIC))
-            first = next(iter(self._halves), half_end)
-            while self._operations and self._operations[0][1] < first:
-                self._operations.popleft()
-            op_first = self._operations[0][0] if self._operations else op_end
-            end = self._engine.log.end
+            progress, end = self._halves.progress(), self._engine.log.end
         self._engine.flusher.wait_until_durable(end)
-        for topic, number in ((HALF_TOPIC, first), (OP_TOPIC, op_first)):
-            if self._offsets.get(name_of(topic, GROUP), 0) != number:
-                self._offsets.set(name_of(topic, GROUP), 0, number)
+        self._halves.note(progress)
 
 
 class Transaction:
@@ -439,34 +352,6 @@ def committed(half: StoredMessage) -> Message:
     properties = {name: value for name, value in half.properties.items() if name not in (REAL_TOPIC, REAL_QUEUE_ID)}
     sys_flag = half.sys_flag & ~KIND_MASK | COMMITTED
     return copy_of(half, *address, properties, sys_flag=sys_flag, prepared_offset=half.physical_offset)
-
-
-def half_of(message: StoredMessage) -> Half:
-    """A half message of the log."""
-    properties = {UNIQUE_KEY: message.message_id, **message.properties}
-    return Half(*_kept(properties), message.queue_offset, message.physical_offset, message.born_timestamp)
-
-
-def _kept(properties: dict[str, str]) -> tuple[str, str, int | None, int]:
-    """What is kept of a half message's properties: transaction, group, own time limit, how often it was asked about."""
-    immunity_s, count = (_number(properties.get(name, "")) for name in (IMMUNITY_S, CHECK_TIMES))
-    return (
-        properties.get(TRANSACTION_ID) or properties[UNIQUE_KEY],
-        properties.get(PRODUCER_GROUP, ""),
-        None if immunity_s is None else immunity_s * 1000,
-        count or 0,
-    )
-
-
-def _numbers(operation: StoredMessage) -> list[int]:
-    """The half messages that an operation is for: one in RocketMQ 4, several in 5."""
-    if operation.tags != DONE_TAG:
-        return []
-    return [int(part) for part in operation.body.decode("utf-8", "replace").split(",") if part.isdigit()]
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def _now_ms() -> int:
