@@ -66,6 +66,8 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "groups": Entry("groups", "List the consumer groups, what they read and their lag."),
         "lag": Entry("lag", "Show how far a group is in each queue."),
         "reset": Entry("reset", "Set a group's progress to the first or last message, a time or an offset."),
+        "delay": Entry("delay", "List messages that wait for their time, or take one back."),
+        "dlq": Entry("dlq", "List, show or resend dead letters."),
         "topic": Entry("topic", "Create, change, delete or list topics."),
         "group": Entry("group", "Create, change, delete or list groups."),
     },
