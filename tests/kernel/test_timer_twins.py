@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernel.records import INT64, PARTS, PROPERTIES, Parts, blank_marker, damaged, stretch_of
-from tests.kernel.twins import both, require_agreement
+from tests.kernel.twins import both, outcome, require_agreement
 
 PAIR = struct.Struct("=qq")
 ENTRY = struct.Struct(">qiq")
@@ -58,6 +58,42 @@ def test_compiled_taking_of_what_is_due_agrees_with_the_reference(
             answers.append((twin.take_due(buffer, count, before), bytes(buffer)))
         except ValueError as error:
             answers.append((str(error), bytes(buffer)))
+    assert all(answer == answers[0] for answer in answers)
+
+
+@given(pairs=st.lists(st.tuples(INT64, INT64), max_size=20), rest=st.integers(0, 15))
+def test_compiled_first_places_agree_with_the_reference(pairs: list[tuple[int, int]], rest: int) -> None:
+    require_agreement("lowest_place", b"".join(PAIR.pack(*pair) for pair in pairs) + bytes(rest))
+
+
+class File(NamedTuple):
+    start: int
+    pages: bytes
+
+
+LOG = File(1000, struct.pack(">i", 77) * 500)
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(-50, 5_000), st.integers(-3_100, 3_100)), max_size=12),
+    now_ms=st.integers(0, 3_000),
+    precision_ms=st.sampled_from([0, 1, 100, 1000]),
+    window_ms=st.sampled_from([10, 1_000, 3_000]),
+    per_file=st.sampled_from([0, 1, 3, 100]),
+    room=st.integers(-1, 1),
+)
+def test_compiled_units_of_the_timer_log_agree_with_the_reference(
+    pairs: list[tuple[int, int]], now_ms: int, precision_ms: int, window_ms: int, per_file: int, room: int
+) -> None:
+    def file_at(offset: int) -> File | None:
+        return LOG if LOG.start <= offset < LOG.start + len(LOG.pages) else None
+
+    content = b"".join(PAIR.pack(*pair) for pair in pairs)
+    answers = []
+    for twin in both():
+        target = bytearray(b"?" * max(0, 52 * len(pairs) + room))
+        arguments = content, now_ms, precision_ms, window_ms, per_file, 10_000, file_at, target
+        answers.append((outcome(lambda call=twin.pack_timer_units, given=arguments: call(*given)), bytes(target)))
     assert all(answer == answers[0] for answer in answers)
 
 

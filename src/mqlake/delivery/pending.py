@@ -20,11 +20,12 @@ NEVER = 2**63 - 1
 class Pending:
     """Pairs of native int64 (due in ms, place). One thread at a time calls it."""
 
-    def __init__(self) -> None:
+    def __init__(self, pairs: bytes = b"") -> None:
         self._near = bytearray()
         self._far = bytearray()
         self._near_next = self._far_next = NEVER
         self._window_end = 0
+        self.add(pairs)
 
     def __len__(self) -> int:
         return (len(self._near) + len(self._far)) // PAIR_SIZE
@@ -60,8 +61,7 @@ class Pending:
         for pair in self:
             if pair[1] not in places:
                 kept.extend(pair)
-        self.__init__()  # type: ignore[misc]
-        self.add(kept.tobytes())
+        self.__init__(kept.tobytes())  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         numbers = memoryview(self.dump()).cast("q")

@@ -10,6 +10,7 @@ The caller's message is left as it is.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -34,6 +35,8 @@ DELIVERED_KINDS = (0x0, 0x8)
 """Transaction types (none, committed) of messages that reach a queue; the others are not put off."""
 TIMES = (DELAY_SEC, DELAY_MS, DELIVER_MS)
 """In the order in which they count."""
+_OWN_KEY = os.urandom(11).hex().upper()
+_key_numbers = itertools.count()
 
 
 class Readdressing:
@@ -55,7 +58,7 @@ class Readdressing:
         """The message as it is to be stored now; `take_turn` says which queue it is for."""
         properties = message.properties
         level = properties.get(DELAY_LEVEL)
-        is_timed = any(name in properties for name in TIMES)
+        is_timed = DELIVER_MS in properties or DELAY_SEC in properties or DELAY_MS in properties
         if level is None and not is_timed:
             return message
         if message.sys_flag & 0xC not in DELIVERED_KINDS or message.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
@@ -83,7 +86,7 @@ class Readdressing:
         waiting = _moved(message, TIMER_TOPIC, 0, take_turn())
         waiting.properties[OUT_MS] = str(round_down(due_ms, self._config.precision_ms))
         if UNIQUE_KEY not in waiting.properties:
-            waiting.properties[UNIQUE_KEY] = os.urandom(16).hex().upper()  # it can be cancelled by it
+            waiting.properties[UNIQUE_KEY] = new_key()  # it can be cancelled by it
         return waiting
 
     def _due(self, message: Message, now_ms: int) -> int:
@@ -92,7 +95,7 @@ class Readdressing:
             raise InvalidMessage("delay", repr(message), "no timed messages: timerWheelEnable is off")
         name = next(name for name in TIMES if name in message.properties)
         value = _number(name, message.properties[name])
-        due_ms = {DELAY_SEC: now_ms + value * 1000, DELAY_MS: now_ms + value, DELIVER_MS: value}[name]
+        due_ms = value if name == DELIVER_MS else now_ms + (value * 1000 if name == DELAY_SEC else value)
         if due_ms - now_ms > self._config.max_delay_s * 1000:
             raise InvalidMessage(
                 name,
@@ -100,6 +103,11 @@ class Readdressing:
                 f"at most {self._config.max_delay_s} s ahead (timerMaxDelaySec)",
             )
         return due_ms
+
+
+def new_key() -> str:
+    """A unique key as RocketMQ's clients make it: 32 digits, of which the first are this process' own."""
+    return f"{_OWN_KEY}{next(_key_numbers):010X}"
 
 
 def round_down(due_ms: int, precision_ms: int) -> int:

@@ -39,6 +39,8 @@ class Scheduler:
         self._timer: Timer | None = None
         self._awaited = 0
         """Where the log ended behind the last message for later that was put."""
+        self._wake_ms = NEVER_MS
+        """`step` is called by then; `NEVER_MS` while it works, and when nothing is to be done."""
         self._keep_levels_ms = self._keep_timer_ms = 0
         self._is_running = False
 
@@ -52,9 +54,12 @@ class Scheduler:
     def stored(self, due_ms: int) -> None:
         """A message for later is in the log. Called under the log's lock."""
         self._awaited = self._engine.log.end
-        self._run(min(_now_ms() + LOOK_MS, due_ms))
+        wake_ms = min(_now_ms() + LOOK_MS, due_ms)
+        if wake_ms < self._wake_ms:
+            self._run(wake_ms)
 
     def _run(self, due_ms: int) -> None:
+        self._wake_ms = min(self._wake_ms, due_ms)
         if not self._is_running:
             self._is_running = True
             self._housekeeping.add(self.step, due_ms)
@@ -73,6 +78,7 @@ class Scheduler:
     def step(self, now_ms: int) -> int:
         """Deliver what is due, a batch at a time; when there is more to do."""
         with self._lock:
+            self._wake_ms = NEVER_MS
             awaited = self._awaited
             self._open_what_waits()
             try:
@@ -83,8 +89,10 @@ class Scheduler:
             finally:
                 self._engine.publish()
             next_ms = min(next_ms, self._keep_if_due(now_ms))
-            behind = self._engine.dispatcher.dispatched < awaited
-            return min(next_ms, now_ms + POLL_MS) if behind else next_ms
+            if self._engine.dispatcher.dispatched < awaited:
+                next_ms = min(next_ms, now_ms + POLL_MS)
+            self._wake_ms = min(self._wake_ms, next_ms)
+            return next_ms
 
     def _keep_if_due(self, now_ms: int) -> int:
         """Write progress from time to time; when the next time is."""

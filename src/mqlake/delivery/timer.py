@@ -141,6 +141,12 @@ class Timer:
             stamps = {ENQUEUED_MS: str(waiting.store_timestamp), DEQUEUED_MS: str(now_ms)}
             self._deliveries.deliver(waiting, properties | stamps)
 
+    def __len__(self) -> int:
+        """How many are pending, cancellations included."""
+        with self._lock:
+            self._follow()
+            return len(self._pending) + len(self._ready) // 2
+
     # ---- taking back
 
     def cancel(self, waiting: StoredMessage, put: Callable[[Message], PutReceipt]) -> PutReceipt:

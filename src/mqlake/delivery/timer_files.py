@@ -18,8 +18,7 @@ import os
 import shutil
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from mqlake.files.layout import Layout
@@ -38,8 +37,6 @@ UNIT = struct.Struct(">iqiqiqiiq")
 """Size, unit before in its slot, magic, written when, due behind that, offset, size, a topic's hash, 0."""
 BLANK = struct.Struct(">iqi")
 BLANK_MAGIC = 0xCBD43194 - (1 << 32)
-NORMAL, ROLLED, CANCEL = 1, 2, 4
-NO_UNIT = -1
 _log = logging.getLogger(__name__)
 
 
@@ -119,30 +116,6 @@ def waiting_units(layout: Layout, check: Check) -> Iterator[int]:
                 yield offset
 
 
-class Unit(NamedTuple):
-    """A pending message, as RocketMQ's timer log is to have it."""
-
-    out_ms: int
-    physical_offset: int
-    size: int
-    is_cancel: bool
-
-
-def write_timer_log(layout: Layout, units: Iterable[Unit], now_ms: int, settings: LogSettings) -> None:
-    """Make RocketMQ's timer log of these and nothing else, where there is none. It appears whole or not at all."""
-    made = layout.scratch / "timerlog"
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
-    _write_units(made, units, now_ms, settings)
-    for path in made.iterdir():
-        with path.open("rb+") as file:
-            file.truncate(settings.file_size)
-            os.fsync(file.fileno())
-    sync_directory(made)
-    made.rename(layout.timer_log)
-    sync_directory(layout.root)
-
-
 class LogSettings(NamedTuple):
     """How RocketMQ is set up: size of a timer log file, unit of time, and how many of them it looks ahead."""
 
@@ -155,39 +128,27 @@ class LogSettings(NamedTuple):
         """A file keeps room for the marker at its end."""
         return (self.file_size - BLANK.size) // UNIT.size
 
-
-def end_of(count: int, settings: LogSettings) -> int:
-    """Where a timer log of so many units ends."""
-    files, rest = divmod(count - 1, settings.units_per_file)
-    return files * settings.file_size + (rest + 1) * UNIT.size
+    def position(self, number: int) -> int:
+        """Where a unit lies in the timer log."""
+        return number // self.units_per_file * self.file_size + number % self.units_per_file * UNIT.size
 
 
-def _write_units(directory: Path, units: Iterable[Unit], now_ms: int, settings: LogSettings) -> None:
-    last_of: dict[int, int] = {}
-    content = bytearray()
-    for number, unit in enumerate(units):
-        file, place = divmod(number, settings.units_per_file)
-        if number and not place:
-            content += BLANK.pack(settings.file_size - len(content), 0, BLANK_MAGIC)
-            (directory / f"{(file - 1) * settings.file_size:020d}").write_bytes(content)
-            content = bytearray()
-        position = file * settings.file_size + len(content)
-        due_ms, magic = _parked(unit.out_ms, now_ms, settings)
-        magic |= CANCEL if unit.is_cancel else 0
-        before = last_of.get(due_ms, NO_UNIT)
-        last_of[due_ms] = position
-        content += UNIT.pack(UNIT.size, before, magic, now_ms, due_ms - now_ms, unit.physical_offset, unit.size, 0, 0)
-    (directory / f"{file * settings.file_size:020d}").write_bytes(content)
-
-
-def _parked(out_ms: int, now_ms: int, settings: LogSettings) -> tuple[int, int]:
-    """Where RocketMQ parks what lies beyond its window, to look at it again in time."""
-    window_ms = settings.window * settings.precision_ms
-    beyond_ms = out_ms - now_ms - window_ms
-    if beyond_ms < 0:
-        return out_ms, NORMAL
-    ahead_ms = window_ms // 2 if beyond_ms < window_ms // 3 else window_ms
-    return (now_ms + ahead_ms) // settings.precision_ms * settings.precision_ms, NORMAL | ROLLED
+def write_timer_log(layout: Layout, units: memoryview, settings: LogSettings) -> None:
+    """Make RocketMQ's timer log of these units, where there is none. It appears whole or not at all."""
+    made = layout.scratch / "timerlog"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True)
+    step = settings.units_per_file * UNIT.size
+    for start in range(0, len(units), step):
+        with (made / f"{start // step * settings.file_size:020d}").open("wb") as file:
+            file.write(units[start : start + step])
+            if start + step < len(units):
+                file.write(BLANK.pack(settings.file_size - step, 0, BLANK_MAGIC))
+            file.truncate(settings.file_size)
+            os.fsync(file.fileno())
+    sync_directory(made)
+    made.rename(layout.timer_log)
+    sync_directory(layout.root)
 
 
 def remove_timer_log(layout: Layout) -> None:

@@ -13,7 +13,6 @@ its committed messages: opening finishes it. A transaction of several messages i
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from typing import NamedTuple
@@ -32,6 +31,7 @@ from mqlake.delivery.properties import (
     TRANSACTION_ID,
     UNIQUE_KEY,
 )
+from mqlake.delivery.readdress import new_key
 from mqlake.delivery.system_topics import HALF_TOPIC, UNDECIDED_TOPIC
 from mqlake.errors import InvalidMessage, TransactionEnded, TransactionExpired
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
@@ -121,7 +121,7 @@ class Transactions:
             REAL_TOPIC: message.topic,
             REAL_QUEUE_ID: str(self._engine.log.take_turn(message)),
         }
-        key = properties.setdefault(UNIQUE_KEY, os.urandom(16).hex().upper())
+        key = properties.setdefault(UNIQUE_KEY, new_key())
         properties[TRANSACTION_ID] = transaction_id or key
         if timeout_s is not None:
             properties[IMMUNITY_S] = str(timeout_s)
@@ -309,7 +309,7 @@ class Transaction:
         self._timeout_s = timeout_s
         self._is_empty = True
         self._how: str | None = None
-        self.id = os.urandom(16).hex().upper()
+        self.id = new_key()
 
     def put(self, message: Message) -> PutReceipt:
         """Store a message in the transaction. The receipt is that of its half: nobody sees the message itself yet."""

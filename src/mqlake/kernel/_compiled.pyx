@@ -20,8 +20,8 @@ include "texts.pxi"       # UTF-8 made valid, hosts as text, texts by number
 include "columns.pxi"     # a stretch of the log -> Arrow columns: check, number, measure,
 include "columns_fill.pxi"  # and fill
 include "queue.pxi"       # consume-queue entries: how many hold, the records they point at
-include "timer.pxi"       # messages that wait for their time
 include "index.pxi"       # the hash index: put and look up
 include "lookup.pxi"      # a key -> its messages
+include "timer.pxi"       # messages that wait for their time
 include "verify.pxi"      # whether an index file holds
 include "memory.pxi"      # warm-up and locking of mapped pages

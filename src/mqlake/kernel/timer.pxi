@@ -212,3 +212,137 @@ cdef bytes take_pairs(Pairs* pairs):
     if pairs.out_of_memory:
         raise MemoryError
     return PyBytes_FromStringAndSize(<char*> pairs.items, pairs.count * PAIR_SIZE)
+
+
+def lowest_place(pairs):
+    """The first place in the log that pairs (due, place) name, inverted ones too; 2**63 - 1 where there are none."""
+    cdef Py_buffer view
+    cdef const Pair* items
+    cdef Py_ssize_t i
+    cdef int64_t lowest = INT64_MAX
+    PyObject_GetBuffer(pairs, &view, PyBUF_SIMPLE)
+    try:
+        items = <const Pair*> view.buf
+        with nogil:
+            for i in range(view.len // PAIR_SIZE):
+                lowest = min(lowest, place_of(items[i].second))
+    finally:
+        PyBuffer_Release(&view)
+    return lowest
+
+
+cdef inline int64_t place_of(int64_t place) noexcept nogil:
+    return place if place >= 0 else ~place
+
+
+cdef enum:
+    UNIT_SIZE = 52              # of RocketMQ's timer log
+    UNIT_NORMAL = 1
+    UNIT_ROLLED = 2
+    UNIT_CANCELS = 4
+
+cdef struct Unit:               # a unit to be: its number, when RocketMQ looks at it, where its message lies
+    int64_t due_ms
+    int64_t number
+    int64_t offset
+    int32_t magic
+
+
+def pack_timer_units(pairs, int64_t now_ms, int64_t precision_ms, int64_t window_ms, Py_ssize_t per_file,
+                     int64_t file_size, file_at, target):
+    """Write units of RocketMQ's timer log for pairs (due, place), in the order of their places.
+
+    Those of one unit of time are a chain: each names the position of the one before it, the first -1. What is due
+    `window_ms` from now or later is parked where RocketMQ looks at it again. A file takes `per_file` units and has
+    `file_size` bytes; `target` gets the units without what lies between files. `file_at(offset)` gives the log file
+    that covers an offset; a message whose file is gone has size 0.
+    """
+    cdef Py_buffer view
+    cdef Py_buffer out
+    cdef Py_ssize_t i, count
+    cdef Unit* units = NULL
+    cdef Pair* order = NULL
+    cdef int64_t size
+    cdef uint8_t* p
+    cdef const uint8_t* record
+    cdef LogWindow window = LogWindow(file_at)
+    if precision_ms < 1 or per_file < 1:
+        raise ValueError(f"precision_ms = {precision_ms}, per_file = {per_file}: at least 1")
+    PyObject_GetBuffer(pairs, &view, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(target, &out, PyBUF_WRITABLE)
+        try:
+            count = view.len // PAIR_SIZE
+            if out.len < count * UNIT_SIZE:
+                raise ValueError(f"{count} units are not inside of {out.len} bytes")
+            units = <Unit*> malloc(max(count, 1) * sizeof(Unit))
+            order = <Pair*> malloc(max(count, 1) * sizeof(Pair))
+            if units == NULL or order == NULL:
+                raise MemoryError
+            with nogil:
+                order_by_place(<const Pair*> view.buf, order, count)
+                for i in range(count):
+                    plan_unit(&units[i], &order[i], i, now_ms, precision_ms, window_ms)
+                    order[i].first = units[i].due_ms
+                    order[i].second = i
+                qsort(order, count, sizeof(Pair), compare_pairs)
+                fill_units(<uint8_t*> out.buf, units, order, count, now_ms, per_file, file_size)
+            for i in range(count):
+                record = window.at(units[i].offset, &size)
+                p = <uint8_t*> out.buf + i * UNIT_SIZE
+                set32(p + 36, get32(record) if record != NULL and size >= 4 else 0)
+        finally:
+            PyBuffer_Release(&out)
+    finally:
+        PyBuffer_Release(&view)
+        free(units)
+        free(order)
+
+
+cdef void order_by_place(const Pair* pairs, Pair* order, Py_ssize_t count) noexcept nogil:
+    """Pairs (place, what is due, with its lowest bit for a cancellation), sorted."""
+    cdef Py_ssize_t i
+    for i in range(count):
+        order[i].first = place_of(pairs[i].second)
+        order[i].second = pairs[i].first * 2 + (pairs[i].second < 0)
+    qsort(order, count, sizeof(Pair), compare_pairs)
+
+
+cdef void plan_unit(Unit* unit, const Pair* placed, int64_t number, int64_t now_ms, int64_t precision_ms,
+                    int64_t window_ms) noexcept nogil:
+    cdef int64_t due_ms = placed.second >> 1
+    cdef bint cancels = placed.second & 1
+    cdef int64_t beyond_ms
+    unit.number, unit.offset = number, placed.first
+    unit.magic = UNIT_NORMAL | (UNIT_CANCELS if cancels else 0)
+    unit.due_ms = due_ms if cancels else floor_to(due_ms - 1, precision_ms)
+    beyond_ms = unit.due_ms - now_ms - window_ms
+    if beyond_ms >= 0:
+        unit.magic |= UNIT_ROLLED
+        unit.due_ms = floor_to(now_ms + (window_ms // 2 if beyond_ms < window_ms // 3 else window_ms), precision_ms)
+
+
+cdef inline int64_t floor_to(int64_t value, int64_t unit) noexcept nogil:
+    cdef int64_t rest = value % unit    # as C has it: with the sign of the value
+    return value - rest - (unit if rest < 0 else 0)
+
+
+cdef void fill_units(uint8_t* out, const Unit* units, const Pair* by_time, Py_ssize_t count, int64_t now_ms,
+                     Py_ssize_t per_file, int64_t file_size) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef int64_t number, before
+    cdef uint8_t* p
+    for i in range(count):
+        number = by_time[i].second
+        before = -1
+        if i and by_time[i - 1].first == by_time[i].first:
+            before = by_time[i - 1].second
+            before = before // per_file * file_size + before % per_file * UNIT_SIZE
+        p = out + number * UNIT_SIZE
+        memset(p, 0, UNIT_SIZE)
+        set32(p, UNIT_SIZE)
+        set64(p + 4, before)
+        set32(p + 12, units[number].magic)
+        set64(p + 16, now_ms)
+        set32(p + 24, <int32_t> (units[number].due_ms - now_ms))
+        set64(p + 28, units[number].offset)

@@ -17,7 +17,7 @@ from mqlake.kernel.reference.memory import lock_memory, populate, unlock_memory
 from mqlake.kernel.reference.message import Message, PutReceipt, StoredRecord
 from mqlake.kernel.reference.queue import count_valid_entries, read_records, seek_timestamp, select_entries
 from mqlake.kernel.reference.record import check_record, decode_properties, walk_records
-from mqlake.kernel.reference.timer import find_deliveries, read_timers, take_due
+from mqlake.kernel.reference.timer import find_deliveries, lowest_place, pack_timer_units, read_timers, take_due
 from mqlake.kernel.reference.verify import check_index, match_index_keys
 
 __all__ = [
@@ -42,7 +42,9 @@ __all__ = [
     "java_hash",
     "link_index_entries",
     "lock_memory",
+    "lowest_place",
     "match_index_keys",
+    "pack_timer_units",
     "pick_columns",
     "populate",
     "put_index_keys",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 from mqlake.kernel.reference.record import check_record, decode_properties, parse
-from mqlake.kernel.types import BAD_ENTRY, NO_TIME, REACHED_END, Readable, Writable
+from mqlake.kernel.types import BAD_ENTRY, NO_TIME, REACHED_END, LogFile, Readable, Writable
 
 ENTRY = struct.Struct(">qiq")
 PAIR = struct.Struct("=qq")
+UNIT = struct.Struct(">iqiqiqiiq")
 INT64_MAX = (1 << 63) - 1
 MAX_DELAY_S = 10**15
 END_OF_TIME = 1 << 60
@@ -111,3 +113,58 @@ def find_deliveries(log: Readable, position: int, end: int, log_start: int) -> t
             found.append(PAIR.pack(log_start + position, max(fields.prepared_offset, 0)))
         position += size
     return position, REACHED_END, b"".join(found)
+
+
+def lowest_place(pairs: Readable) -> int:
+    """The first place in the log that pairs (due, place) name, inverted ones too; 2**63 - 1 where there are none."""
+    whole = bytes(pairs[: len(pairs) // PAIR.size * PAIR.size])
+    return min((_place(place) for _, place in PAIR.iter_unpack(whole)), default=INT64_MAX)
+
+
+def _place(place: int) -> int:
+    return place if place >= 0 else ~place
+
+
+def pack_timer_units(
+    pairs: Readable,
+    now_ms: int,
+    precision_ms: int,
+    window_ms: int,
+    per_file: int,
+    file_size: int,
+    file_at: Callable[[int], LogFile | None],
+    target: Writable,
+) -> None:
+    """Write units of RocketMQ's timer log for pairs (due, place), in the order of their places.
+
+    Those of one unit of time are a chain: each names the position of the one before it, the first -1. What is due
+    `window_ms` from now or later is parked where RocketMQ looks at it again. A file takes `per_file` units and has
+    `file_size` bytes; `target` gets the units without what lies between files. `file_at(offset)` gives the log file
+    that covers an offset; a message whose file is gone has size 0.
+    """
+    if precision_ms < 1 or per_file < 1:
+        raise ValueError(f"precision_ms = {precision_ms}, per_file = {per_file}: at least 1")
+    whole = list(PAIR.iter_unpack(bytes(pairs[: len(pairs) // PAIR.size * PAIR.size])))
+    if len(target) < len(whole) * UNIT.size:
+        raise ValueError(f"{len(whole)} units are not inside of {len(target)} bytes")
+    placed = sorted((_place(place), due * 2 + (place < 0)) for due, place in whole)
+    last_of: dict[int, int] = {}
+    for number, (offset, coded) in enumerate(placed):
+        due_ms, magic = _parked(coded >> 1, bool(coded & 1), now_ms, precision_ms, window_ms)
+        before = last_of.get(due_ms, -1)
+        last_of[due_ms] = number // per_file * file_size + number % per_file * UNIT.size
+        file = file_at(offset)
+        at = offset - file.start if file is not None else 0
+        size = int.from_bytes(file.pages[at : at + 4], "big", signed=True) if file and at + 4 <= len(file.pages) else 0
+        unit = UNIT.pack(UNIT.size, before, magic, now_ms, due_ms - now_ms, offset, size, 0, 0)
+        target[number * UNIT.size : (number + 1) * UNIT.size] = unit
+
+
+def _parked(due_ms: int, cancels: bool, now_ms: int, precision_ms: int, window_ms: int) -> tuple[int, int]:
+    """When RocketMQ looks at a message, and the unit's magic."""
+    out_ms, magic = (due_ms, 5) if cancels else ((due_ms - 1) // precision_ms * precision_ms, 1)
+    beyond_ms = out_ms - now_ms - window_ms
+    if beyond_ms < 0:
+        return out_ms, magic
+    ahead_ms = window_ms // 2 if beyond_ms < window_ms // 3 else window_ms
+    return (now_ms + ahead_ms) // precision_ms * precision_ms, magic | 2
