@@ -3,7 +3,7 @@
     python -m benchmarks                 every row, five times, the median (about 25 minutes)
     python -m benchmarks put sync1       some rows
     python -m benchmarks spark_full      rows of the Spark source, which need no RocketMQ
-    python -m benchmarks consume         rows of delivery, which need none either: consume, tagfilter, topics10k
+    python -m benchmarks consume timer1m rows of delivery, which need none either
     python -m benchmarks --quick         once each, smaller counts: a first impression, no figures to publish
 
 Each measurement is a process of its own on a fresh store; the two sides take turns, because machines are noisy.
@@ -258,7 +258,37 @@ def delivery_rows() -> list[Row]:
         bench.notes["CPU seconds"] = result["cpuSeconds"]
         return rate_of(result)
 
+    def timers(workload: str, **numbers: int) -> Measure:
+        def measure(bench: Bench) -> float:
+            store = "timers" if workload != "late" else "late"
+            if workload == "reopen" and not (bench.directory / store).exists():
+                bench.run("timer", "pending", store, count=bench.count(1_000_000))
+            elif workload != "reopen":
+                shutil.rmtree(bench.directory / store, ignore_errors=True)
+            result = bench.run("timer", workload, store, count=bench.count(1_000_000), **numbers)
+            bench.notes.update({name: value for name, value in result.items() if name != "rate"})
+            return rate_of(result)
+
+        return measure
+
     return [
+        Row(
+            "timer1m",
+            "put beside 1,000,000 timed messages, times that of one beside none",
+            "1.2, 100 MB",
+            timers("pending"),
+            None,
+            "x",
+        ),
+        Row("timer1m_reopen", "open with 1,000,000 timed messages", "2 s, 100 MB", timers("reopen"), None, "s"),
+        Row(
+            "timer1m_late",
+            "the latest of 10,000 due in each of 10 s, 1,000,000 pending",
+            "1,000 ms",
+            timers("late", rate=10_000, seconds=10),
+            None,
+            "ms",
+        ),
         Row("consume", "consume, a commit every 32, 1 KiB", "200,000/s", on_tagged_store("consume", 1_000_000), None),
         Row(
             "tagfilter", "entries by tag, 1 % selected", "2,000,000/s", on_tagged_store("tag_filter", 10_000_000), None

@@ -262,16 +262,12 @@ class TimerConfig:
     """A cancellation names topic and key, not the key alone (appendTopicForTimerDeleteKey). Here either is understood,
     by a RocketMQ only the one that it is set up for."""
 
-    checkpoint_interval_ms: int = 60_000
-    """Pause between two writings of what is pending: the most that opening reads again after a crash."""
-
     log_file_size_bytes: int = 100 * MIB
     """Size of the files in which RocketMQ finds what is pending (mappedFileSizeTimerLog)."""
 
     def __post_init__(self) -> None:
         _require("max_delay_s", self.max_delay_s, 1, 10**10)
         _require("precision_ms", self.precision_ms, 1, 86_400_000)
-        _require("checkpoint_interval_ms", self.checkpoint_interval_ms, 1, 86_400_000)
         _require("log_file_size_bytes", self.log_file_size_bytes, 1024, 2**31 - 1)
 
 

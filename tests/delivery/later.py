@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from pathlib import Path
@@ -25,8 +26,23 @@ def step(store: MessageStore, at_ms: int) -> int:
 
 
 def as_a_crash_leaves_it(store: MessageStore, to: Path) -> Path:
-    """A copy of the files as they are: what the operating system has is what a killed process leaves."""
-    shutil.copytree(store.path, to)
+    """A copy of the files as they are: what the operating system has is what a killed process leaves.
+
+    The log last: what says of it how far it was dealt with is never newer than it.
+    """
+
+    def copy(source: str, target: str) -> None:
+        with contextlib.suppress(FileNotFoundError):  # made to be renamed, and renamed
+            shutil.copy2(source, target)
+
+    left_out = shutil.ignore_patterns("scratch", "spare")
+    parts = sorted(store.path.iterdir(), key=lambda path: ["config", "mqlake"].count(path.name), reverse=True)
+    to.mkdir()
+    for part in parts:
+        if part.is_dir():
+            shutil.copytree(part, to / part.name, ignore=left_out, copy_function=copy)
+        else:
+            copy(str(part), str(to / part.name))
     return to
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -93,7 +94,7 @@ def test_compiled_units_of_the_timer_log_agree_with_the_reference(
     for twin in both():
         target = bytearray(b"?" * max(0, 52 * len(pairs) + room))
         arguments = content, now_ms, precision_ms, window_ms, per_file, 10_000, file_at, target
-        answers.append((outcome(lambda call=twin.pack_timer_units, given=arguments: call(*given)), bytes(target)))
+        answers.append((outcome(partial(twin.pack_timer_units, *arguments)), bytes(target)))
     assert all(answer == answers[0] for answer in answers)
 
 

@@ -38,10 +38,22 @@ class DelayLevels:
         self._delays_ms = engine.config.delays_ms
         self._next: dict[int, int] = {}
         """By level, the number of the next message to deliver."""
-        self._kept_at = engine.log.end if offsets.delivered_to is None else offsets.delivered_to
+        self._to_keep: tuple[dict[int, int], int] | None = None
+        """Progress of one moment, and the log's end then: it is written once the log is durable so far."""
+        self._kept_at = self._first_place() if offsets.delivered_to is None else offsets.delivered_to
         for waiting, _ in deliveries.since(self._kept_at):
             if waiting.topic == SCHEDULE_TOPIC:
                 self._pass(waiting.queue_id + 1, waiting.queue_offset + 1)
+
+    def _first_place(self) -> int:
+        """Where in the log the first message lies that progress does not know to be delivered: none is before it."""
+        queues, places = self._engine.queues, [self._engine.log.end]
+        for queue_id in queues.queue_ids(SCHEDULE_TOPIC):
+            queue = queues.get(SCHEDULE_TOPIC, queue_id)
+            number = max(self._progress(queue_id + 1), queue.first_offset(self._engine.log.first_offset))
+            if number < queue.end and (entry := queue.entry(number)) is not None:
+                places.append(entry.physical_offset)
+        return min(places)
 
     def _pass(self, level: int, offset: int) -> None:
         self._next[level] = max(offset, self._progress(level))
@@ -113,16 +125,27 @@ class DelayLevels:
             if size != FILLER_SIZE:
                 self._deliveries.report(offset, f"its record, of delay level {level}, cannot be read")
 
-    def keep(self) -> None:
-        """Write progress, durably, where it moved; the log goes to the disk first."""
-        end = self._engine.log.end
-        moved = {n: at for n, at in self._next.items() if at != self._offsets.get(DelayOffsets.LEVELS, n)}
-        if moved or end - self._kept_at >= KEEP_BYTES:
+    def keep(self, *, wait: bool = False) -> bool:
+        """Write progress, durably, where it moved; whether it is written.
+
+        The log goes to the disk first: it is not waited for, unless `wait` says so. What is delivered meanwhile is
+        for the next time.
+        """
+        if wait or self._to_keep is None:
+            moved = {n: at for n, at in self._next.items() if at != self._offsets.get(DelayOffsets.LEVELS, n)}
+            if not moved and self._engine.log.end - self._kept_at < KEEP_BYTES:
+                return True
+            self._to_keep = moved, self._engine.log.end
+        moved, end = self._to_keep
+        if wait:
             self._engine.flusher.wait_until_durable(end)
-            for level, offset in moved.items():
-                self._offsets.set(DelayOffsets.LEVELS, level, offset)
-            self._offsets.keep(end)
-            self._kept_at = end
+        elif self._engine.flusher.durable < end:
+            return False
+        for level, offset in moved.items():
+            self._offsets.set(DelayOffsets.LEVELS, level, offset)
+        self._offsets.keep(end)
+        self._kept_at, self._to_keep = end, None
+        return True
 
     def waiting(self, limit: int) -> list[Waiting]:
         """The first messages of each level that are still to be delivered."""

@@ -41,7 +41,7 @@ class Scheduler:
         """Where the log ended behind the last message for later that was put."""
         self._wake_ms = NEVER_MS
         """`step` is called by then; `NEVER_MS` while it works, and when nothing is to be done."""
-        self._keep_levels_ms = self._keep_timer_ms = 0
+        self._keep_ms = 0
         self._is_running = False
 
     def start(self) -> None:
@@ -95,15 +95,12 @@ class Scheduler:
             return next_ms
 
     def _keep_if_due(self, now_ms: int) -> int:
-        """Write progress from time to time; when the next time is."""
-        if self._levels is not None and now_ms >= self._keep_levels_ms:
-            self._levels.keep()
-            self._keep_levels_ms = now_ms + KEEP_MS
-        if self._timer is not None and now_ms >= self._keep_timer_ms:
-            self._timer.keep()
-            self._keep_timer_ms = now_ms + self._engine.config.timer.checkpoint_interval_ms
-        levels_ms = self._keep_levels_ms if self._levels is not None else NEVER_MS
-        return min(levels_ms, self._keep_timer_ms if self._timer is not None else NEVER_MS)
+        """Write the levels' progress from time to time; when the next time is. The timer's goes with checkpoints."""
+        if self._levels is None:
+            return NEVER_MS
+        if now_ms >= self._keep_ms:
+            self._keep_ms = now_ms + (KEEP_MS if self._levels.keep() else LOOK_MS)
+        return self._keep_ms
 
     def timer(self) -> Timer:
         """The timed messages."""
@@ -125,7 +122,7 @@ class Scheduler:
             if self._is_running:
                 self._open_what_waits()
             if self._levels is not None:
-                self._levels.keep()
+                self._levels.keep(wait=True)
             if self._timer is not None:
                 self._timer.close()
 

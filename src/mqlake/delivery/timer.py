@@ -53,6 +53,8 @@ class Timer:
         self._topic = TimerTopic(engine, deliveries.report)
         self._keeper = TimerKeeper(engine, self._topic)
         self._lock = threading.Lock()
+        self._keeping = threading.Lock()
+        self._is_closed = False
         self._pending = Pending()
         self._next_number = 0
         self._ready = memoryview(b"").cast("q")
@@ -62,6 +64,7 @@ class Timer:
         self._moved = False
         self._kept_at = 0
         self._open()
+        engine.keepers.append(self.keep)
 
     # ---- opening
 
@@ -189,20 +192,23 @@ class Timer:
     # ---- keeping
 
     def keep(self) -> None:
-        """Write the checkpoint, durably, if something changed; the log goes to the disk first."""
-        with self._lock:
-            end = self._engine.log.end
-            if not self._moved and end - self._kept_at < KEEP_BYTES:
-                return
-            pairs, number, self._moved, self._kept_at = self._all_pairs(), self._next_number, False, end
-        self._keeper.keep(pairs, number, end)
+        """Write the checkpoint, durably, if something changed. Messages are delivered meanwhile."""
+        with self._keeping:
+            with self._lock:
+                end = self._engine.log.end
+                if self._is_closed or (not self._moved and end - self._kept_at < KEEP_BYTES):
+                    return
+                pairs, number, self._moved, self._kept_at = self._all_pairs(), self._next_number, False, end
+            self._keeper.keep(pairs, number, end)
 
     def close(self) -> None:
         """Write the checkpoint, and for RocketMQ a timer log of what is pending."""
-        with self._lock:
-            self._follow()
-            pairs, number, end = self._all_pairs(), self._next_number, self._engine.log.end
-        self._keeper.close(pairs, number, end)
+        with self._keeping:
+            with self._lock:
+                self._follow()
+                self._is_closed = True
+                pairs, number, end = self._all_pairs(), self._next_number, self._engine.log.end
+            self._keeper.close(pairs, number, end)
 
     def _all_pairs(self) -> bytes:
         return self._pending.dump() + array("q", [number for pair in self._rest() for number in pair]).tobytes()

@@ -40,6 +40,7 @@ from mqlake.store.engine import Engine
 COMMITTED = 0x8
 KIND_MASK = 0xC
 KEEP_MS = 5_000
+LOOK_MS = 500
 _log = logging.getLogger(__name__)
 
 
@@ -65,6 +66,8 @@ class Transactions:
         self._halves = Halves(engine, offsets)
         self._next_check_ms = _now_ms() + self._config.check_interval_ms
         self._next_keep_ms = 0
+        self._to_keep: tuple[dict[str, int], int] | None = None
+        """Progress of one moment, and the log's end then."""
         self._learn_from_the_log()
         self._finish_what_began()
 
@@ -201,8 +204,7 @@ class Transactions:
             self._next_check_ms = now_ms + self._config.check_interval_ms
             self.check(now_ms)
         if now_ms >= self._next_keep_ms:
-            self._next_keep_ms = now_ms + KEEP_MS
-            self.keep()
+            self._next_keep_ms = now_ms + (KEEP_MS if self.keep(wait=False) else LOOK_MS)
         return min(self._next_check_ms, self._next_keep_ms)
 
     def check(self, now_ms: int) -> None:
@@ -289,13 +291,20 @@ class Transactions:
 
     # ---- keeping
 
-    def keep(self) -> None:
-        """Note progress, to be written with that of other groups; the log goes to the disk first."""
-        self._engine.settle()
-        with self._lock:
-            progress, end = self._halves.progress(), self._engine.log.end
-        self._engine.flusher.wait_until_durable(end)
+    def keep(self, *, wait: bool = True) -> bool:
+        """Note progress, to be written with that of other groups, once the log is durable so far; whether it is."""
+        if wait or self._to_keep is None:
+            self._engine.settle()
+            with self._lock:
+                self._to_keep = self._halves.progress(), self._engine.log.end
+        progress, end = self._to_keep
+        if wait:
+            self._engine.flusher.wait_until_durable(end)
+        elif self._engine.flusher.durable < end:
+            return False
         self._halves.note(progress)
+        self._to_keep = None
+        return True
 
 
 class Transaction:

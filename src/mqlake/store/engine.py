@@ -179,7 +179,9 @@ class Engine(Side):
         self._derived_failure: Exception | None = None
         self._checkpoint_lock = threading.Lock()
         self._checkpointed = 0
-        self._checkpointer = Checkpointer(config.flush, self._try_checkpoint, at_once=self._checkpoint_is_due)
+        self.keepers: list[Callable[[], None]] = []
+        """What others want written with every checkpoint, behind it and on its thread."""
+        self._checkpointer = Checkpointer(config.flush, self._checkpoint_all, at_once=self._checkpoint_is_due)
         self.retention.start()
 
     def queue_count(self, topic: str) -> int:
@@ -291,6 +293,14 @@ class Engine(Side):
             except (StoreError, OSError) as error:
                 _log.error("no checkpoint: %s", error)
                 return False
+
+    def _checkpoint_all(self) -> None:
+        self._try_checkpoint()
+        for keep in list(self.keepers):
+            try:
+                keep()
+            except (StoreError, OSError) as error:
+                _log.error("not written with the checkpoint: %s", error)
 
     def checkpoint_now(self) -> int:
         """Write a checkpoint if that can be; up to where the newest of this run goes."""
