@@ -34,11 +34,14 @@ def test_puts_are_spread_over_the_queues_that_a_topic_is_set_up_with(tmp_path: P
         store.update_topic("orders", write_queue_count=2)
         assert queue_ids(store, 3) == [1, 0, 1]
         store.update_topic("orders", write_queue_count=5)
-        assert queue_ids(store, 5) == [0, 1, 2, 3, 4]
+        assert queue_ids(store, 9) == [0, 1, 2, 3, 4, 0, 1, 2, 3]
+        store.update_topic("orders", write_queue_count=3)  # it was the turn of queue 4
+        assert queue_ids(store, 3) == [1, 2, 0]
+        store.update_topic("orders", write_queue_count=5)
     with open_small(tmp_path) as store:
         assert store.topic("orders") == Topic("orders", 3, 5)
         assert queue_ids(store, 6) == [0, 1, 2, 3, 4, 0]
-        assert [q.end_offset for q in store.queues("orders")] == [6, 5, 3, 2, 2]
+        assert [q.end_offset for q in store.queues("orders")] == [8, 7, 5, 3, 2]
 
 
 def test_a_change_while_dispatch_is_behind_loses_no_number(tmp_path: Path) -> None:

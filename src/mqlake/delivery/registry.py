@@ -6,7 +6,6 @@ change or the next `sync`: were it lost, the next use would bring it back.
 
 from __future__ import annotations
 
-import difflib
 import threading
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -116,6 +115,8 @@ class Registry(Generic[Item]):
 
 def nearest(name: str, names: Collection[str]) -> str:
     """The names there are, for an error: those that look like the one asked for first, and not too many."""
+    import difflib  # a part of the time of `import mqlake`, for those who misspell a name
+
     if not names:
         return "none"
     close = difflib.get_close_matches(name, names, 3, 0.5)
