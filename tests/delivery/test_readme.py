@@ -27,3 +27,13 @@ def test_a_consumer_group_in_ten_lines(
         lines = capsys.readouterr().out.splitlines()
         assert sorted(line.split("order ")[1] for line in lines[:-1]) == [f"{number}'" for number in range(90, 100)]
         assert len(lines) == left + 1 and lines[-1] == "0 left"
+
+
+def test_a_delayed_message_in_ten_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = example("A delayed message in ten lines")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert capsys.readouterr().out == "[b'order placed', b'your cart is waiting']\n"
