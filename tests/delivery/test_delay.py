@@ -120,6 +120,16 @@ def test_a_message_without_a_queue_takes_the_turn_of_its_topic(tmp_path: Path) -
         assert {m.body: m.queue_id for m in arrived(store)} == {b"0": 0, b"1": 1, b"2": 2}
 
 
+def test_light_queues_get_a_delayed_message_when_it_is_delivered(tmp_path: Path) -> None:
+    with open_small(tmp_path) as store:
+        for name, fields in (("later", {"delay_level": 2}), ("now", {}), ("timed", {"delay_s": 9})):
+            store.put(order(name.encode(), properties={"INNER_MULTI_DISPATCH": "%LMQ%one"}, **fields))
+        assert arrived_bodies(store, "%LMQ%one") == [b"now"]
+        step(store, now_ms() + DAY_MS)
+        assert arrived_bodies(store, "%LMQ%one") == [b"now", b"later", b"timed"]
+        assert [m.queue_offset for m in arrived(store)] == [0, 1, 2]
+
+
 def test_a_level_is_in_order_and_no_level_waits_for_another(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         for number in range(300):

@@ -118,6 +118,8 @@ def test_a_message_that_is_of_a_transaction_already_is_refused(tmp_path: Path) -
     with open_small(tmp_path) as store, store.transaction() as transaction:
         with pytest.raises(InvalidMessage, match="sys_flag"):
             transaction.put(order(b"x", sys_flag=8))
+        with pytest.raises(InvalidMessage, match="no light queues in a transaction"):
+            transaction.put(order(b"x", properties={"INNER_MULTI_DISPATCH": "%LMQ%one"}))
 
 
 def test_a_committed_message_with_a_delay_comes_when_it_is_due(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ class Deliveries:
         self._engine = engine
         self.failed: dict[int, str] = {}
         """Waiting messages, by physical offset, that could not be delivered since the store was opened, and why."""
+        self.count = 0
+        """Messages that were delivered since."""
 
     def deliver(self, waiting: StoredMessage, properties: dict[str, str]) -> bool:
         """Append a waiting message where it is really for; False where that cannot be, and then it is reported."""
@@ -43,6 +45,7 @@ class Deliveries:
         except REFUSED as error:
             self.report(waiting.physical_offset, str(error))
             return False
+        self.count += 1
         return True
 
     def report(self, physical_offset: int, reason: str) -> None:

@@ -79,7 +79,7 @@ class Scheduler:
         """Deliver what is due, a batch at a time; when there is more to do."""
         with self._lock:
             self._wake_ms = NEVER_MS
-            awaited = self._awaited
+            awaited, count = self._awaited, self.deliveries.count
             self._open_what_waits()
             try:
                 next_ms = min(
@@ -87,7 +87,8 @@ class Scheduler:
                     self._timer.step(now_ms) if self._timer is not None else NEVER_MS,
                 )
             finally:
-                self._engine.publish()
+                if self.deliveries.count > count:
+                    self._engine.publish()
             next_ms = min(next_ms, self._keep_if_due(now_ms))
             if self._engine.dispatcher.dispatched < awaited:
                 next_ms = min(next_ms, now_ms + POLL_MS)

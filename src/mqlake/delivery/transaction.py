@@ -34,6 +34,7 @@ from mqlake.delivery.properties import (
 from mqlake.delivery.readdress import new_key
 from mqlake.delivery.system_topics import HALF_TOPIC, UNDECIDED_TOPIC
 from mqlake.errors import InvalidMessage, TransactionEnded, TransactionExpired
+from mqlake.logs.commit_log import LIGHT_QUEUES
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
 from mqlake.store.engine import Engine
 
@@ -117,6 +118,8 @@ class Transactions:
         """
         if message.sys_flag & KIND_MASK:
             raise InvalidMessage("sys_flag", hex(message.sys_flag), "a message that is in no transaction yet")
+        if LIGHT_QUEUES in message.properties:  # its half would be seen there
+            raise InvalidMessage(LIGHT_QUEUES, message.properties[LIGHT_QUEUES], "no light queues in a transaction")
         properties = {
             **message.properties,
             PREPARED: "true",

@@ -231,13 +231,14 @@ class LogWriter(CommitLog):
             self._raise_if_refused()
             addressed = message if as_it_is else self._address(message)
             self._topics.prepare(addressed)
-            if LIGHT_QUEUES in addressed.properties:
+            waits = addressed is not message
+            if LIGHT_QUEUES in addressed.properties and not waits:  # one that waits is in them when it is delivered
                 return self._append_to_light_queues(addressed, durability)
-            receipt = self._appender.append(addressed, durability, True)
+            receipt = self._appender.append(addressed, durability, True, waits)
             while receipt is None:
                 self._roll(self._appender.size_of(addressed))
-                receipt = self._appender.append(addressed, durability, True)
-            if addressed is not message:
+                receipt = self._appender.append(addressed, durability, True, waits)
+            if waits:
                 self._tell_stored(addressed)
             return receipt
 
