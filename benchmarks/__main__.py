@@ -4,6 +4,7 @@
     python -m benchmarks put sync1       some rows
     python -m benchmarks spark_full      rows of the Spark source, which need no RocketMQ
     python -m benchmarks kafka_full      rows against a Kafka topic with the same messages, which fetch a broker
+    python -m benchmarks consume timer1m rows of delivery, which need none either
     python -m benchmarks --quick         once each, smaller counts: a first impression, no figures to publish
 
 Each measurement is a process of its own on a fresh store; the two sides take turns, because machines are noisy.
@@ -24,6 +25,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.delivery_rows import delivery_rows
 from benchmarks.machine import describe, touch_memory
 from benchmarks.row import ROCKETMQ, Bench, Measure, Row, rate_of
 from benchmarks.spark_rows import spark_rows
@@ -228,13 +230,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("bench-out/store.json"), help="the results as JSON")
     options = parser.parse_args()
     console = Console()
-    known = [*rows(), *spark_rows()]
+    alone = {row.name for row in (*delivery_rows(), *spark_rows())}
+    known = [*rows(), *delivery_rows(), *spark_rows()]
     unknown = set(options.rows) - {row.name for row in known}
     if unknown:
         parser.error(f"no such rows: {', '.join(sorted(unknown))}; there are {', '.join(row.name for row in known)}")
     chosen = [row for row in known if not options.rows or row.name in options.rows]
     reason = available()
-    if reason and any(not row.name.startswith(("spark_", "kafka_")) for row in chosen):
+    if reason and any(row.name not in alone for row in chosen):
         console.print(f"RocketMQ cannot run here: {reason}")
         return 1
     for name, value in describe().items():

@@ -27,8 +27,11 @@ class Bench:
 
     def ours(self, workload: str, store: str = "", **options: int) -> dict[str, Any]:
         """Run a workload of ours in a process of its own."""
+        return self.run("ours", workload, store, **options)
+
+    def run(self, module: str, workload: str, store: str, **options: int) -> dict[str, Any]:
         path = self.directory / (store or "ours")
-        command = [sys.executable, "-m", "benchmarks.ours", workload, str(path)]
+        command = [sys.executable, "-m", f"benchmarks.{module}", workload, str(path)]
         command += [f"{name}={value}" for name, value in options.items()]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
         if done.returncode:

@@ -11,20 +11,28 @@ import pytest
 
 from mqlake import CommitLogConfig, ConsumeQueueConfig, IndexConfig, Message, MessageStore
 from mqlake.logs.commit_log import LogWriter
+from mqlake.store.message_store import MessageStore as BareStore
 
 covers = pytest.mark.covers
 """Names the capabilities (docs/capabilities.md) that a test would miss."""
 
 LOG_FILE = 65536
 QUEUE_FILE = 2000
+SMALL_FILES: dict[str, Any] = {
+    "commit_log": CommitLogConfig(file_size_bytes=LOG_FILE),
+    "consume_queue": ConsumeQueueConfig(file_size_bytes=QUEUE_FILE),
+    "index": IndexConfig(slot_count=100, entry_count=400),
+}
 
 
 def open_small(path: Path, **settings: Any) -> MessageStore:
     """A store with log files of 64 KiB, queue files of 100 entries and index files of 400."""
-    settings.setdefault("commit_log", CommitLogConfig(file_size_bytes=LOG_FILE))
-    settings.setdefault("consume_queue", ConsumeQueueConfig(file_size_bytes=QUEUE_FILE))
-    settings.setdefault("index", IndexConfig(slot_count=100, entry_count=400))
-    return MessageStore.open(path, **settings)
+    return MessageStore.open(path, **SMALL_FILES | settings)
+
+
+def open_bare(path: Path, **settings: Any) -> BareStore:
+    """Such a store without delivery: it holds what is put, and nothing comes by itself."""
+    return BareStore.open(path, **SMALL_FILES | settings)
 
 
 def message(number: int, topic: str = "orders", **fields: Any) -> Message:
@@ -34,7 +42,7 @@ def message(number: int, topic: str = "orders", **fields: Any) -> Message:
     return Message(topic, fields.pop("body", b"body %d" % number), **fields)
 
 
-def bodies(store: MessageStore, topic: str = "orders", queue_id: int = 0, start: int = 0) -> list[bytes]:
+def bodies(store: BareStore, topic: str = "orders", queue_id: int = 0, start: int = 0) -> list[bytes]:
     """The bodies of a queue, all of it."""
     store.wait_dispatched()
     found: list[bytes] = []

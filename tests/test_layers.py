@@ -17,11 +17,12 @@ LAYERS = {
     "files": {"kernel", "files"},
     "logs": {"kernel", "codec", "files", "logs"},
     "store": {"kernel", "codec", "files", "logs", "store"},
+    "delivery": {"kernel", "codec", "files", "logs", "store", "delivery"},
     "report": {"report"},
     "lake": {"kernel", "codec", "files", "logs", "store", "lake"},
     "spark": {"kernel", "codec", "files", "logs", "store", "lake", "report", "spark"},
     "torture": {"torture", "spark", "lake"},  # beside the command line: it uses the public names, as any program would
-    "cli": {"kernel", "codec", "files", "logs", "store", "lake", "report", "spark", "torture", "cli"},
+    "cli": {"kernel", "codec", "files", "logs", "store", "delivery", "lake", "report", "spark", "torture", "cli"},
 }
 OUTSIDE = {
     "cli": {"click", "rich", "pyarrow", "pyspark"},

@@ -228,6 +228,73 @@ class RetentionConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryConfig:
+    """Topics, groups and their progress. Defaults are RocketMQ's."""
+
+    auto_create_topics: bool = True
+    """A topic that is put to without being set up gets `queues_per_topic` queues (autoCreateTopicEnable)."""
+
+    auto_create_groups: bool = True
+    """A group that consumes without being set up gets RocketMQ's settings (autoCreateSubscriptionGroup)."""
+
+    persist_interval_ms: int = 5_000
+    """Pause between two writings of what changed, progress above all (flushConsumerOffsetInterval): a crash takes
+    progress back by this much at most."""
+
+    def __post_init__(self) -> None:
+        _require("persist_interval_ms", self.persist_interval_ms, 1, 86_400_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerConfig:
+    """Messages for a moment. Defaults are RocketMQ's."""
+
+    enabled: bool = True
+    """Take them at all (timerWheelEnable)."""
+
+    max_delay_s: int = 259_200
+    """How far ahead a message may be timed (timerMaxDelaySec); beyond that it is refused."""
+
+    precision_ms: int = 1_000
+    """The unit of time by which RocketMQ delivers them (timerPrecisionMs). Here they come at their millisecond."""
+
+    cancel_names_topic: bool = False
+    """A cancellation names topic and key, not the key alone (appendTopicForTimerDeleteKey). Here either is understood,
+    by a RocketMQ only the one that it is set up for."""
+
+    log_file_size_bytes: int = 100 * MIB
+    """Size of the files in which RocketMQ finds what is pending (mappedFileSizeTimerLog)."""
+
+    def __post_init__(self) -> None:
+        _require("max_delay_s", self.max_delay_s, 1, 10**10)
+        _require("precision_ms", self.precision_ms, 1, 86_400_000)
+        _require("log_file_size_bytes", self.log_file_size_bytes, 1024, 2**31 - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionConfig:
+    """Transactions that nobody decided upon. Defaults are RocketMQ's."""
+
+    check: Callable[[Any], bool | None] | None = None
+    """Asked about a transaction (`delivery.transaction.Undecided`) that its program left behind: True commits it,
+    False rolls it back, None is no answer yet. Without it there never is one."""
+
+    timeout_ms: int = 6_000
+    """A transaction is not asked about before it is so old (transactionTimeOut)."""
+
+    check_interval_ms: int = 30_000
+    """Pause between two rounds of questions (transactionCheckInterval)."""
+
+    check_max: int = 15
+    """After so many questions without an answer it is given up (transactionCheckMax)."""
+
+    def __post_init__(self) -> None:
+        _require("timeout_ms", self.timeout_ms, 0, 86_400_000)
+        _require("check_interval_ms", self.check_interval_ms, 1, 86_400_000)
+        _require("check_max", self.check_max, 1, 1_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """All settings of a store."""
 
@@ -238,6 +305,9 @@ class StoreConfig:
     pool: PoolConfig = field(default_factory=PoolConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
+    delivery: DeliveryConfig = field(default_factory=DeliveryConfig)
+    timer: TimerConfig = field(default_factory=TimerConfig)
+    transactions: TransactionConfig = field(default_factory=TransactionConfig)
 
     delay_levels: str = DEFAULT_DELAY_LEVELS
     """Durations of the delay levels from 1 on, as number and unit s, m, h or d (messageDelayLevel)."""
@@ -417,6 +487,17 @@ SETTINGS: dict[str, tuple[str, str, Callable[[str, str], object]]] = {
     "deleteFileBatchMax": ("retention", "batch_files", _number),
     "deleteCommitLogFilesInterval": ("retention", "pause_ms", _number),
     "deleteConsumeQueueFilesInterval": ("retention", "queue_pause_ms", _number),
+    "autoCreateTopicEnable": ("delivery", "auto_create_topics", _truth),
+    "autoCreateSubscriptionGroup": ("delivery", "auto_create_groups", _truth),
+    "flushConsumerOffsetInterval": ("delivery", "persist_interval_ms", _number),
+    "timerWheelEnable": ("timer", "enabled", _truth),
+    "timerMaxDelaySec": ("timer", "max_delay_s", _number),
+    "mappedFileSizeTimerLog": ("timer", "log_file_size_bytes", _number),
+    "appendTopicForTimerDeleteKey": ("timer", "cancel_names_topic", _truth),
+    "timerPrecisionMs": ("timer", "precision_ms", _number),
+    "transactionTimeOut": ("transactions", "timeout_ms", _number),
+    "transactionCheckInterval": ("transactions", "check_interval_ms", _number),
+    "transactionCheckMax": ("transactions", "check_max", _number),
     "messageDelayLevel": ("", "delay_levels", _text),
 }
 """RocketMQ's name -> section, setting, how its text is read. File names keep RocketMQ's spelling, slips and all."""

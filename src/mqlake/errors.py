@@ -12,10 +12,18 @@
     │   └── DiskAboveLimit    the disk is so full that puts are refused; nothing was written
     ├── FlushTimeout          the sync did not end in time: the message is in the log, its durability is unknown
     ├── BadFile               a file of the store has the wrong name or size
+    ├── BadConfigFile         config/NAME.json and its .bak are damaged both
     ├── CorruptRecord         bytes in the log that contradict their own header
     ├── CorruptBody           a compressed body that does not inflate
+    ├── InvalidFilter         a filter that cannot be understood; it points at the place
     ├── UnknownTopic          no such topic, or no such queue of it
+    ├── UnknownGroup          no such consumer group
+    ├── NotPermitted          a topic or a group is set up so that this may not be done with it
     ├── OffsetOutOfRange      a queue or log offset before the first or past the last
+    │   └── MessagesLost      a consumer's progress lies where the queue has no messages any more
+    ├── NotPending            a message that cannot be taken back: its time has come, or it never had one
+    ├── TransactionEnded      a transaction that is committed, rolled back or given up already
+    ├── TransactionExpired    a transaction whose own time limit is over
     ├── NoSuchMessage         no record begins at this physical offset, or has this id
     ├── UnfinishedBatch       a batch is half in the log, and what would complete it is gone or contradicts it
     ├── ChangedUnderRead      what a Spark task was to read is no longer there as it was planned
@@ -179,6 +187,20 @@ class BadFile(StoreError):
         return f"{self.file}: found {self.found}; expected {self.expected}"
 
 
+class BadConfigFile(StoreError):
+    """A file of state under `config/` cannot be read, and neither can the one before it."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.reason}; put a whole copy in its place, or remove it and its .bak to begin without "
+            "what it said"
+        )
+
+
 class CorruptRecord(StoreError):
     """The commit log holds bytes that contradict their own header. Reads raise it; recovery alone catches it."""
 
@@ -201,6 +223,21 @@ class CorruptBody(StoreError, ValueError):
         return f"the body cannot be decompressed: {self.reason}; `raw_body` has its bytes as stored"
 
 
+class InvalidFilter(StoreError):
+    """An expression that chooses messages and cannot be understood: says why, and points at the place."""
+
+    def __init__(self, expression: str, position: int, reason: str) -> None:
+        super().__init__(expression, position, reason)
+        self.expression, self.position, self.reason = expression, position, reason
+
+    def __str__(self) -> str:
+        before = self.expression[: self.position]
+        line = before.count("\n")
+        column = self.position - (before.rfind("\n") + 1)
+        shown = (self.expression.splitlines() or [""])[line:][:1] or [""]
+        return f"filter: {self.reason}, at character {self.position + 1}\n  {shown[0]}\n  {' ' * column}^"
+
+
 class UnknownTopic(StoreError):
     """The store has no such topic, or the topic no such queue."""
 
@@ -213,6 +250,28 @@ class UnknownTopic(StoreError):
         return f"{what}: not in this store; it has {self.known}"
 
 
+class UnknownGroup(StoreError):
+    """The store has no such consumer group."""
+
+    def __init__(self, group: str, known: str) -> None:
+        super().__init__(group, known)
+        self.group, self.known = group, known
+
+    def __str__(self) -> str:
+        return f"group {self.group!r}: not in this store; it has {self.known}"
+
+
+class NotPermitted(StoreError):
+    """The set-up of a topic or of a group forbids it. Nothing was written."""
+
+    def __init__(self, what: str, found: str, remedy: str) -> None:
+        super().__init__(what, found, remedy)
+        self.what, self.found, self.remedy = what, found, remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.found}; {self.remedy}"
+
+
 class OffsetOutOfRange(StoreError):
     """An offset outside of what is there: both ends are named, the end itself is not included."""
 
@@ -223,6 +282,53 @@ class OffsetOutOfRange(StoreError):
 
     def __str__(self) -> str:
         return f"{self.what}: offset {self.offset} is outside of [{self.first_offset}, {self.end_offset})"
+
+
+class NotPending(StoreError):
+    """Only a message that waits for its moment can be cancelled."""
+
+    def __init__(self, physical_offset: int, found: str, expected: str) -> None:
+        super().__init__(physical_offset, found, expected)
+        self.physical_offset, self.found, self.expected = physical_offset, found, expected
+
+    def __str__(self) -> str:
+        return f"cannot cancel what lies at offset {self.physical_offset}: found {self.found}; expected {self.expected}"
+
+
+class TransactionEnded(StoreError):
+    """A transaction is decided upon once."""
+
+    def __init__(self, transaction_id: str, how: str) -> None:
+        super().__init__(transaction_id, how)
+        self.transaction_id, self.how = transaction_id, how
+
+    def __str__(self) -> str:
+        return f"transaction {self.transaction_id}: {self.how}; begin another one"
+
+
+class TransactionExpired(StoreError):
+    """The time limit that a transaction was begun with is over: it is for the check to decide."""
+
+    def __init__(self, transaction_id: str, age_ms: int, limit_ms: int) -> None:
+        super().__init__(transaction_id, age_ms, limit_ms)
+        self.transaction_id, self.age_ms, self.limit_ms = transaction_id, age_ms, limit_ms
+
+    def __str__(self) -> str:
+        return (
+            f"transaction {self.transaction_id}: {self.age_ms} ms old, and its limit is {self.limit_ms} ms; "
+            "the check decides now (TransactionConfig.check), or store.transactions.resolve"
+        )
+
+
+class MessagesLost(OffsetOutOfRange):
+    """A consumer with on_lost="fail" found its progress outside of the queue: retention was faster, or the log lost
+    its end with a power cut."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what}: progress is at {self.offset}, the queue has [{self.first_offset}, {self.end_offset}); "
+            'reset() it to "first", or consume with on_lost="skip"'
+        )
 
 
 class NoSuchMessage(StoreError):

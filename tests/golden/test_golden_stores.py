@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mqlake import MessageStore
+from mqlake.store.message_store import MessageStore  # the store alone: nothing that is due is delivered
 from tests.golden.stores import NAMES, GoldenStore
 
 REFUSED_BY_ROCKETMQ = {"v4-empty-next-file": "v4-next-file"}

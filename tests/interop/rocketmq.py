@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 VERSIONS = ("4.9.8", "5.5.1")
+FILTER_VERSIONS = {"4.9.8": "4.9.7", "5.5.1": "5.5.0"}
+"""Of the filter that stands beside a store: `filter.version` in pom.xml."""
 
 _PROJECT = Path(__file__).resolve().parent
 _BUILD_TIMEOUT = 600.0
@@ -88,6 +90,16 @@ class RocketMQ:
         arguments = [f"{name}={value}" for name, value in options.items()]
         output = self._java("Bench", [workload, str(store_dir), *arguments], _BENCH_JVM, timeout)
         return _parse_lines(output)[-1]
+
+    def matches(
+        self, expressions: Sequence[str], property_sets: Sequence[Mapping[str, str]]
+    ) -> list[list[bool] | None]:
+        """Which property sets each SQL expression matches; None for an expression that RocketMQ refuses."""
+        with tempfile.TemporaryDirectory(prefix="mqlake-interop-") as name:
+            given = Path(name) / "filters.json"
+            given.write_text(json.dumps({"expressions": expressions, "properties": property_sets}), "utf-8")
+            output = self._java("Filters", [str(given)], _SMALL_JVM, _RUN_TIMEOUT)
+        return [line.get("matches") for line in _parse_lines(output)]
 
     def properties(self) -> list[tuple[str, str, str]]:
         """Name, Java type and default (empty outside MessageStoreConfig) of every setting of the release."""

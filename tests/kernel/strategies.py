@@ -41,6 +41,8 @@ PROPERTY_VALUES = {
     "KEYS": st.sampled_from(["one", "one two", " one  two ", " "]) | TEXT,
     "UNIQ_KEY": TEXT,
     "DELAY": st.sampled_from(["0", "1", "3", "4", "99", "-1", "x", "1" * 19]),
+    "TIMER_DELAY_SEC": st.sampled_from(["0", "60", "x"]),
+    "TIMER_DELAYS": st.just("1"),
     "INNER_MULTI_DISPATCH": LIGHT_NAMES.filter(bool),
     "INNER_MULTI_QUEUE_OFFSET": LIGHT_OFFSETS.map(",".join).filter(bool),
     "__CRC32#": st.just("0000000000"),

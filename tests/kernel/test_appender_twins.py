@@ -19,8 +19,9 @@ FIELDS = st.builds(
     lambda fields, topic: fields | {"topic": topic}, MESSAGE_FIELDS | MESSAGE_FIELDS | REFUSED_FIELDS, TOPICS
 )
 CALLS = st.one_of(
-    st.tuples(st.just("append"), FIELDS, st.booleans(), st.booleans()),
-    st.tuples(st.just("append"), FIELDS, st.just(False), st.just(False)),
+    st.tuples(st.just("append"), FIELDS, st.booleans(), st.booleans(), st.booleans()),
+    st.tuples(st.just("append"), FIELDS, st.just(False), st.just(False), st.just(False)),
+    st.tuples(st.just("set_aside"), st.booleans()),
     st.tuples(st.just("append_many"), st.lists(FIELDS, max_size=4)),
     st.tuples(st.just("size_of"), FIELDS),
     st.tuples(st.sampled_from(["close", "reopen", "reopen"])),
@@ -45,9 +46,12 @@ class Driver:
     def call(self, name: str, *arguments: Any) -> Any:
         return outcome(lambda: getattr(self, name)(*arguments))
 
-    def append(self, fields: Fields, numbered_lights: bool, while_closed: bool) -> Any:
+    def append(self, fields: Fields, as_it_is: bool, numbered_lights: bool, while_closed: bool) -> Any:
         message = make(self.twin, fields)
-        return shown(self.appender.append(message, 1, numbered_lights=numbered_lights, while_closed=while_closed))
+        return shown(self.appender.append(message, 1, as_it_is, numbered_lights, while_closed))
+
+    def set_aside(self, delayed: bool) -> None:
+        self.appender.sets_delayed_aside = delayed
 
     def append_many(self, batch: list[Fields]) -> Any:
         receipts = self.appender.append_many([make(self.twin, fields) for fields in batch], 2)
@@ -133,7 +137,7 @@ def test_a_record_that_leaves_exactly_eight_bytes_fits_and_one_byte_more_does_no
             driver = Driver(twin, STORE_HOST, False)
             fields: Fields = {"topic": "orders", "body": b"x" * 10, "properties": {}, "queue_id": 0}
             driver.open(driver.size_of(fields) + spare, 0)
-            assert (driver.append(fields, False, False) is not None) == fits
+            assert (driver.append(fields, False, False, False) is not None) == fits
 
 
 def test_store_times_never_run_backwards_along_the_log() -> None:

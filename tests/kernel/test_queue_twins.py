@@ -106,3 +106,56 @@ def test_compiled_look_ups_by_key_agree_with_the_reference(seed: int) -> None:
             some = some or found != []
             assert found == outcome(reference, "find_messages", *arguments, reference.StoredRecord)
     assert some
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_compiled_selection_by_tags_codes_agrees_with_the_reference(seed: int) -> None:
+    draw = random.Random(seed)
+    codes = [-(1 << 63), -7, 0, 97, 98, (1 << 63) - 1]
+    sizes = [100, 100, 100, reference.queue.FILLER_SIZE, 0]
+    entries = b"".join(
+        reference.queue.ENTRY.pack(draw.randrange(9000), draw.choice(sizes), draw.choice(codes)) for _ in range(300)
+    )
+    for count in (0, 1, 2, 6):
+        wanted = struct.pack(f"={count}q", *sorted(draw.sample(codes, count)))
+        for first, limit in ((0, 1000), (0, 1), (17, 40), (299, 5), (300, 5), (-1, 5), (0, 0)):
+            arguments = entries[: 6000 - draw.randrange(30)], first, wanted, limit
+            answer = [_selected(twin, *arguments) for twin in (compiled(), reference)]
+            assert answer[0] == answer[1]
+
+
+def _selected(twin: Any, *arguments: Any) -> object:
+    try:
+        return twin.select_entries(*arguments)
+    except ValueError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_compiled_reads_of_selected_entries_agree_with_the_reference(seed: int) -> None:
+    files, _, offsets = log_of(seed)
+    draw = random.Random(seed)
+    file = files[0]
+    sizes = {at: int.from_bytes(file.pages[at : at + 4], "big") for at in offsets if at < 8192}
+    topic = [twin_topic(file.pages, at) for at in sizes]
+    entries = b"".join(reference.queue.ENTRY.pack(at, size, 0) for at, size in sizes.items())
+    own = [number for number, name in enumerate(topic) if name == b"orders"]
+    for numbers in (own, own[1::2], own[:1], [], [len(topic)], [-1], list(range(len(topic)))):
+        for max_bytes in (1, 500, 1 << 20):
+            first = draw.randrange(2)
+            answers: list[Any] = []
+            for twin in (compiled(), reference):
+                arguments = file.pages, 0, 8192, entries, first, max_bytes, twin.StoredRecord, b"orders", 0, 0, numbers
+                try:
+                    found, after, why = twin.read_records(*arguments)
+                    answers.append(([one.record for one in found], after, why))
+                except ValueError as error:
+                    answers.append(str(error))
+            assert answers[0] == answers[1]
+            if numbers == own and max_bytes == 1 << 20:
+                assert answers[0][1:] == (len(own), 0) and len(answers[0][0]) == len(own) - first
+
+
+def twin_topic(pages: bytes, at: int) -> bytes:
+    size = int.from_bytes(pages[at : at + 4], "big")
+    return reference.StoredRecord(pages[at : at + size]).topic.encode()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mqlake.codec.queue_entry import ENTRY, FILLER_SIZE
+from mqlake.files.mapped_file import MappedFile
 from mqlake.logs.consume_queue import ConsumeQueue
 from tests.helpers import covers
 
@@ -31,3 +32,20 @@ def test_entries_of_lost_messages_do_not_hide_the_messages_around_them(seed: int
         gone = [front + number for number in range(count) if number not in lost and offsets[number] < log_first]
         assert all(first <= number for number in kept)
         assert all(number < first for number in gone)
+
+
+def test_a_sync_that_comes_while_a_queue_is_made_finds_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint does not wait for dispatch: the folder of a queue may not be there yet."""
+    queue = ConsumeQueue(tmp_path / "orders" / "0", 2000, writable=True)
+    create = queue.files.create
+
+    def sync_first(start: int, *, reserve: bool) -> MappedFile:
+        queue.sync()
+        return create(start, reserve=reserve)
+
+    monkeypatch.setattr(queue.files, "create", sync_first)
+    assert queue.write(0, ENTRY.pack(0, 100, 0))
+    monkeypatch.undo()
+    queue.sync()

@@ -10,13 +10,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from mqlake import MessageStore, StoreConfig
+from mqlake import StoreConfig
 from mqlake.store.assemble import build
 from mqlake.store.checkpoint import IndexMark, read_checkpoint
 from mqlake.store.harvest import harvest
+from mqlake.store.message_store import MessageStore
 from mqlake.store.rebuild import Rebuild, Rebuilt
 from mqlake.torture.faults.damage import damage
-from tests.helpers import LOG_FILE, message, open_small
+from tests.helpers import LOG_FILE, message, open_bare
 
 KINDS = ("plain", "many queues", "retained", "emptied queue", "scarred", "torn tail")
 
@@ -39,7 +40,7 @@ def rebuild_here(
 def make_store(kind: str, path: Path, seed: int) -> Path:
     """A closed store of a kind, with every sort of message, in small files."""
     draw = random.Random(f"{kind}{seed}")
-    with open_small(path) as store:
+    with open_bare(path) as store:
         _fill(store, draw, 100 if kind == "few" else 700, queues=12 if kind == "many queues" else 3)
         if kind == "emptied queue":  # all messages of the other topics go
             for number in range(400):

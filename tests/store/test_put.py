@@ -49,6 +49,7 @@ def test_the_files_of_a_store_are_where_rocketmq_has_them(tmp_path: Path) -> Non
     assert {name for name in found if not name.startswith("mqlake/")} == {
         "checkpoint",
         "commitlog/00000000000000000000",
+        "config/topics.json",
         "consumequeue/orders/2/00000000000000000000",
         "lock",
         *index,

@@ -14,7 +14,7 @@ import pytest
 import mqlake.store.assemble as assembling
 import mqlake.store.harvest as harvesting
 import mqlake.store.rebuild as rebuilding
-from mqlake import MessageStore, StoreConfig
+from mqlake import StoreConfig
 from mqlake.codec.queue_entry import ENTRY
 from mqlake.errors import ChangedUnderRead, NotAStore, StoreLocked
 from mqlake.files.mapped_file import MappedFile
@@ -24,9 +24,10 @@ from mqlake.store.assemble import BuiltQueue, KeyRun, QueueWork, Site, build, in
 from mqlake.store.check import check
 from mqlake.store.findings import Severity
 from mqlake.store.harvest import StagedRun, harvest_at
+from mqlake.store.message_store import MessageStore
 from tests.golden.stores import NAMES, GoldenStore
 from tests.golden.test_golden_stores import NOT_COMPARABLE, files_of
-from tests.helpers import LOG_FILE, QUEUE_FILE, bodies, message, open_small
+from tests.helpers import LOG_FILE, QUEUE_FILE, bodies, message, open_bare
 from tests.store.rebuilding import (
     KINDS,
     index_files,
@@ -83,7 +84,7 @@ def test_whatever_the_log_holds_is_dispatched_as_an_opening_does(kind: str, seed
 
 def test_numbers_that_come_twice_or_are_missing_are_handled_as_dispatch_does(tmp_path: Path) -> None:
     """A topic that was deleted and made again, and records that were lost from the middle of a queue."""
-    with open_small(tmp_path / "store") as store:
+    with open_bare(tmp_path / "store") as store:
         receipts = [store.put(message(number, queue_id=0, body=bytes(300))) for number in range(150)]
         store.wait_dispatched()
     shutil.rmtree(tmp_path / "store" / "consumequeue" / "orders")
@@ -161,7 +162,7 @@ def test_in_place_the_store_holds_all_promises_and_opens_without_work(kind: str,
     require_equal(store, wanted)
     assert (store / "abort").exists() == (not clean)
     assert not [path for path in (store / "mqlake" / "scratch").glob("*") if path.name == "rebuild"]
-    with open_small(store) as opened:
+    with open_bare(store) as opened:
         assert opened.recovery is not None
         assert (opened.recovery.reason, opened.recovery.dispatched_count) == ("checkpoint", 0)
         assert opened.end_offset == rebuilt.end_offset
@@ -225,7 +226,7 @@ def test_killed_at_any_step_the_store_opens_and_is_whole(known: bool, tmp_path: 
     if not known:
         (original / "mqlake" / "checkpoint").unlink()
         (original / "mqlake" / "positions").unlink()
-    with open_small(original, read_only=True) as opened:
+    with open_bare(original, read_only=True) as opened:
         wanted = list(opened.dump({}, walk=True, keys=True))[1:]
     reasons = []
     for step in range(100):
@@ -234,7 +235,7 @@ def test_killed_at_any_step_the_store_opens_and_is_whole(known: bool, tmp_path: 
         for index in (store / "index").iterdir():
             index.write_bytes(bytes(index.stat().st_size))  # the reason for the rebuild
         died = killed_at(step, store)
-        with open_small(store) as opened:
+        with open_bare(store) as opened:
             assert list(opened.dump({}, walk=True, keys=True))[1:] == wanted, f"killed at step {step}"
             assert opened.recovery is not None
             reasons.append(opened.recovery.reason)
@@ -246,7 +247,7 @@ def test_killed_at_any_step_the_store_opens_and_is_whole(known: bool, tmp_path: 
 
 
 def test_a_store_that_is_written_is_refused_in_place_and_read_into_another_folder(tmp_path: Path) -> None:
-    with open_small(tmp_path / "store") as store:
+    with open_bare(tmp_path / "store") as store:
         store.put_many([message(number, queue_id=0) for number in range(50)])
         store.wait_dispatched()
         with pytest.raises(StoreLocked, match=str(os.getpid())):

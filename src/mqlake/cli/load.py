@@ -16,8 +16,10 @@ from mqlake.cli.options import json_option, open_writer, store_command
 BATCH_COUNT = 256
 BATCH_BYTES = 512 * 1024
 TRANSACTION = 0xC
-ALONE = "INNER_MULTI_DISPATCH"
-"""A message with this property, or part of a transaction, is not taken in a batch."""
+ALONE = frozenset(
+    {"INNER_MULTI_DISPATCH", "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DEL_UNIQKEY"}
+)
+"""A message with one of these, or part of a transaction, is not taken in a batch: it is stored as it is."""
 
 
 class Loaded(NamedTuple):
@@ -99,7 +101,7 @@ class Loader:
         return message_of(value, self._where(number))
 
     def _add(self, number: int, message: Message) -> None:
-        alone = ALONE in message.properties or message.sys_flag & TRANSACTION
+        alone = not ALONE.isdisjoint(message.properties) or message.sys_flag & TRANSACTION
         if alone or self._batch_bytes + len(message.body) > BATCH_BYTES or len(self._batch) >= BATCH_COUNT:
             self._put_batch()
         self._batch.append((number, message))
@@ -119,7 +121,7 @@ class Loader:
                 return
         for number, message in batch:
             try:
-                self._store.put(message)
+                self._store.put_as_it_is(message)
             except InvalidMessage as error:
                 raise InvalidMessage(f"{self._where(number)}: {error.field}", error.found, error.expected) from None
             self._stored += 1

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from mqlake.errors import StoreError
+from mqlake.errors import InvalidFilter, StoreError
 
 EXIT_NOTHING_FOUND = 1
 EXIT_STORE_ERROR = 3
@@ -59,7 +59,18 @@ COMMANDS: dict[str, dict[str, Entry]] = {
     },
     "Look": {
         "topics": Entry("topics", "List the topics and their queues."),
+        "top": Entry("top", "Watch topics, rates, groups and lag as they change."),
         "info": Entry("info", "Show files, sizes, positions, and who writes the store."),
+    },
+    "Deliver": {
+        "consume": Entry("consume", "Read a topic as a member of a group, and remember how far."),
+        "groups": Entry("groups", "List the consumer groups, what they read and their lag."),
+        "lag": Entry("lag", "Show how far a group is in each queue."),
+        "reset": Entry("reset", "Set a group's progress to the first or last message, a time or an offset."),
+        "delay": Entry("delay", "List messages that wait for their time, or take one back."),
+        "dlq": Entry("dlq", "List, show or resend dead letters."),
+        "topic": Entry("topic", "Create, change, delete or list topics."),
+        "group": Entry("group", "Create, change, delete or list groups."),
     },
     "Ask, on Spark": {
         "sql": Entry("sql", "Ask stores with SQL: one query, or a small shell."),
@@ -118,6 +129,9 @@ class Commands(click.Group):
             # Python flushes standard output once more as it ends; that must not fail loudly either.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ctx.exit(EXIT_BROKEN_PIPE)
+        except InvalidFilter as error:  # its second and third line point at the place
+            click.echo(f"mqlake: InvalidFilter: {error}", err=True)
+            return ctx.exit(EXIT_STORE_ERROR)
         except (StoreError, OSError) as error:
             complain(f"{type(error).__name__}: {error}")
             return ctx.exit(EXIT_STORE_ERROR)

@@ -48,6 +48,11 @@ def open_writer(store: Path, config: Path | None) -> MessageStore:
     return MessageStore.open(store, config=settings_of(config))
 
 
+def open_existing(store: Path, config: Path | None) -> MessageStore:
+    """Open to change what is there; NotAStore where nothing is."""
+    return MessageStore.open(store, create=False, config=settings_of(config))
+
+
 def moment(text: str) -> int:
     """A point in time as milliseconds since 1970, from what people write."""
     ago = _AGO.fullmatch(text)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
 from mqlake import Durability, Message, PutReceipt
 from mqlake.cli import show
-from mqlake.cli.options import json_option, open_writer, store_command
+from mqlake.cli.options import duration_ms, json_option, moment, open_writer, store_command
 
 
 @click.command()
@@ -22,6 +23,8 @@ from mqlake.cli.options import json_option, open_writer, store_command
 @click.option("--key", "keys", multiple=True, help="A key, by which it is found; may be repeated.")
 @click.option("--queue", type=click.IntRange(min=0), help="The queue; without it the topic's queues take turns.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; may be repeated.")
+@click.option("--delay", type=duration_ms, metavar="30s|10m|2h", help="Deliver it so much later.")
+@click.option("--at", type=moment, metavar="TIME", help="Deliver it at a moment.")
 @click.option("--flag", type=int, default=0, help="A number of your own that the message carries.")
 @click.option("--sync", is_flag=True, help="Return only when the message is on the disk.")
 @json_option
@@ -35,6 +38,8 @@ def put(
     keys: tuple[str, ...],
     queue: int | None,
     properties: tuple[str, ...],
+    delay: int | None,
+    at: int | None,
     flag: int,
     sync: bool,
     as_json: bool,
@@ -43,13 +48,17 @@ def put(
 
     BODY is the message. Where it is '-', or absent with input piped in, each line of standard input is a message.
     """
+    if delay is not None and at is not None:
+        raise click.UsageError("both --delay and --at are given; expected one of them")
+    later: dict[str, Any] = {"delay_s": delay / 1000 if delay is not None else None, "deliver_at": at}
     named = dict(map(_name_and_value, properties))
     bodies = _bodies(body, file)
     durability = Durability.DISK if sync else None
     with open_writer(store, config) as opened:
         for data in bodies:
-            message = Message(topic, data, tags=tags, keys=keys, queue_id=queue, properties=named, flag=flag)
-            _report(opened.put(message, durability=durability), as_json=as_json)
+            fields: dict[str, Any] = {"tags": tags, "keys": keys, "queue_id": queue, "properties": named, "flag": flag}
+            receipt = opened.put(Message(topic, data, **fields, **later), durability=durability)
+            _report(receipt, as_json=as_json)
 
 
 def _name_and_value(text: str) -> tuple[str, str]:

@@ -117,12 +117,12 @@ def _print(messages: list[StoredMessage], *, as_json: bool) -> None:
         if as_json:
             show.print_json(show.message_json(message))
         else:
-            sys.stdout.write(_line(message) + "\n")
+            sys.stdout.write(message_line(message) + "\n")
     if messages:
         sys.stdout.flush()
 
 
-def _line(message: StoredMessage) -> str:
+def message_line(message: StoredMessage) -> str:
     labels = [message.tags or "", *message.keys]
     shown = " ".join(show.printable(label) for label in labels if label)
     where = f"{show.moment(message.store_timestamp)}  {message.queue_id}:{message.queue_offset}"

@@ -167,6 +167,11 @@ class MappedFileQueue:
             last = self._starts[-1:]
             self._forget(tuple(s for s in self._starts if s + self.file_size > offset or (s,) == last))
 
+    def forget_all(self) -> None:
+        """The folder was deleted."""
+        with self._lock:
+            self._forget(())
+
     def _forget(self, kept: tuple[int, ...]) -> None:
         for start in set(self._starts).difference(kept):
             self._files.pop(start, None)

@@ -14,9 +14,10 @@ from mqlake.files.mapped_file import MappedFile
 
 SIZE = 4096
 FORMAT = 1
-VERSION, WRITER, APPENDED, DURABLE, DISPATCHED, GENERATION, FIRST, NEXT_CLEANING = range(8)
+VERSION, WRITER, APPENDED, DURABLE, DISPATCHED, GENERATION, FIRST, NEXT_CLEANING, DELETIONS = range(9)
 """The words: format, pid of the writer (0 after a clean close), three ends of the log, how often it was opened, where
-the log begins, and when the cleaner looks next (milliseconds since 1970, 0 where none runs)."""
+the log begins, when the cleaner looks next (milliseconds since 1970, 0 where none runs), and how many topics were
+deleted."""
 
 
 class Positions:

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 from mqlake.kernel.types import Dispatched, LogFile, Readable, Scanned, Surveyed, Writable
@@ -29,6 +30,9 @@ class Message:
         born_host: str | None = None,
         reconsume_times: int = 0,
         prepared_offset: int = 0,
+        deliver_at: datetime | int | None = None,
+        delay_s: float | None = None,
+        delay_level: int | None = None,
     ) -> None: ...
     @property
     def tags(self) -> str | None: ...
@@ -116,6 +120,7 @@ class Appender:
     last_timestamp: int
     on_slow: Callable[[int, int], None] | None
     states: dict[str, TopicState]
+    sets_delayed_aside: bool
     def __init__(
         self, end: int, store_host: bytes, max_body: int, append_crc: bool, slow_ns: int, words: Writable | None
     ) -> None: ...
@@ -125,9 +130,16 @@ class Appender:
     def reopen(self) -> None: ...
     def size_of(self, message: Message) -> int: ...
     def append(
-        self, message: Message, durability: Any, numbered_lights: bool = False, while_closed: bool = False
+        self,
+        message: Message,
+        durability: Any,
+        as_it_is: bool = False,
+        numbered_lights: bool = False,
+        while_closed: bool = False,
     ) -> PutReceipt | None: ...
-    def append_many(self, messages: Sequence[Message], durability: Any) -> list[PutReceipt] | None: ...
+    def append_many(
+        self, messages: Sequence[Message], durability: Any, as_it_is: bool = False
+    ) -> list[PutReceipt] | None: ...
     def append_packed(
         self,
         packed: Readable,
@@ -224,6 +236,23 @@ def match_packed(
     log: Readable, position: int, end: int, log_start: int, store_timestamp: int, packed: Readable, at: int
 ) -> tuple[int, int, int]: ...
 def count_valid_entries(entries: Readable, log_end: int) -> int: ...
+def read_timers(
+    log: Readable, log_start: int, readable: int, entries: Readable, first: int, precision_ms: int
+) -> tuple[bytes, int, int]: ...
+def lowest_place(pairs: Readable) -> int: ...
+def pack_timer_units(
+    pairs: Readable,
+    now_ms: int,
+    precision_ms: int,
+    window_ms: int,
+    per_file: int,
+    file_size: int,
+    file_at: Callable[[int], LogFile | None],
+    target: Writable,
+) -> None: ...
+def take_due(pairs: Writable, count: int, before: int) -> tuple[bytes, int, int]: ...
+def find_deliveries(log: Readable, position: int, end: int, log_start: int) -> tuple[int, int, bytes]: ...
+def select_entries(entries: Readable, first: int, codes: bytes, limit: int) -> tuple[list[int], int]: ...
 def read_records(
     log: Readable,
     log_start: int,
@@ -235,6 +264,7 @@ def read_records(
     topic: bytes,
     queue_id: int,
     start: int,
+    numbers: list[int] | None = None,
 ) -> tuple[list[Kind], int, int]: ...
 def seek_timestamp(
     entries: Readable, low: int, high: int, timestamp: int, file_at: Callable[[int], LogFile | None]

@@ -23,5 +23,6 @@ include "pack.pxi"        # Arrow columns -> packed records, and their lanes
 include "queue.pxi"       # consume-queue entries: how many hold, the records they point at
 include "index.pxi"       # the hash index: put and look up
 include "lookup.pxi"      # a key -> its messages
+include "timer.pxi"       # messages that wait for their time
 include "verify.pxi"      # whether the log and an index file hold
 include "memory.pxi"      # warm-up and locking of mapped pages

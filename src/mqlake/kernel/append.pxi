@@ -43,7 +43,7 @@ cdef class Appender:
     garbage collector tracks, because that may set the collector off, and it runs finalizers.
 
     Where an append needs more than a copy (the file is full or closed, a queue is written for the first time, light
-    queues are named) the answer is None, nothing has happened, and the caller goes the slow way.
+    queues are named, a delay is asked for) the answer is None, nothing has happened, and the caller goes the slow way.
     """
 
     cdef readonly int64_t end
@@ -58,6 +58,8 @@ cdef class Appender:
     cdef int64_t slow_ns
     cdef public int64_t last_timestamp
     """Store times do not run back along the log: of a clock that does, this is taken."""
+    cdef public bint sets_delayed_aside
+    """A message with a delay goes the slow way, unless it is to be stored as it is."""
     cdef bint is_open
     cdef Py_buffer target
     cdef bint has_target
@@ -125,22 +127,23 @@ cdef class Appender:
     def size_of(self, Message message not None):
         """The bytes that a message takes as a record."""
         cdef Py_ssize_t topic_size
-        cdef bint has_lights
+        cdef int special
         cdef bytes born_host = born_host_of(message, self.store_host)
         PyUnicode_AsUTF8AndSize(message.topic, &topic_size)
         return record_size(len(born_host), len(self.store_host), topic_size, body_size(message),
-                           measure_properties(message.properties, self.append_crc, &has_lights))
+                           measure_properties(message.properties, self.append_crc, &special))
 
     cdef inline void publish(self, int64_t end) noexcept:
         self.end = end
         if self.end_word != NULL:
             self.end_word[0] = end
 
-    def append(self, Message message not None, durability, bint numbered_lights=False, bint while_closed=False):
+    def append(self, Message message not None, durability, bint as_it_is=False, bint numbered_lights=False,
+               bint while_closed=False):
         """Place one message; its receipt, or None where the slow way is needed.
 
-        `numbered_lights`: its numbers in light queues are given. `while_closed`: the caller closed the appender to
-        keep others out.
+        `as_it_is`: with a delay too. `numbered_lights`: its numbers in light queues are given. `while_closed`: the
+        caller closed the appender to keep others out.
         """
         cdef TopicState state = self.states.get(message.topic)
         cdef Layout layout
@@ -157,7 +160,7 @@ cdef class Appender:
             self.require_size(body.len)
             crc = crc_of_body(&body)
             born_host = born_host_of(message, self.store_host)
-            if not self.plan(message, state, len(born_host), body.len, &layout, numbered_lights):
+            if not self.plan(message, state, len(born_host), body.len, &layout, as_it_is, numbered_lights):
                 return None
             if not self.has_target or not (self.is_open or while_closed):
                 return None
@@ -172,7 +175,7 @@ cdef class Appender:
         self.after(layout.size, timestamp)
         return receipt
 
-    def append_many(self, messages not None, durability):
+    def append_many(self, messages not None, durability, bint as_it_is=False):
         """Place messages one behind the other; their receipts, or None and none of them placed."""
         cdef list batch = list(messages)
         cdef Py_ssize_t count = len(batch)
@@ -193,7 +196,7 @@ cdef class Appender:
         try:
             for number in range(count):
                 if not self.plan_in_batch(batch[number], len(<bytes> hosts[number]), len(<bytes> bodies[number]),
-                                          &layouts[number]):
+                                          &layouts[number], as_it_is):
                     return None
                 total += layouts[number].size
             if total > self.max_body + 65536:
@@ -310,9 +313,10 @@ cdef class Appender:
         self.require_size(body_size(message))
         return message.topic in self.states
 
-    cdef bint plan_in_batch(self, Message message, Py_ssize_t host_size, Py_ssize_t body_size, Layout* layout) except -1:
+    cdef bint plan_in_batch(self, Message message, Py_ssize_t host_size, Py_ssize_t body_size, Layout* layout,
+                            bint as_it_is) except -1:
         cdef TopicState state = self.states.get(message.topic)
-        return state is not None and self.plan(message, state, host_size, body_size, layout, False)
+        return state is not None and self.plan(message, state, host_size, body_size, layout, as_it_is, False)
 
     cdef int place_in_batch(self, Message message, bytes born_host, bytes content, Layout* layout, int64_t timestamp,
                             object durability, PutReceipt receipt) except -1:
@@ -335,16 +339,17 @@ cdef class Appender:
         return 0
 
     cdef bint plan(self, Message message, TopicState state, Py_ssize_t host_size, Py_ssize_t body_size, Layout* layout,
-                   bint numbered_lights) except -1:
+                   bint as_it_is, bint numbered_lights) except -1:
         """Find the sizes and the number of a record; False where the slow way is needed. No Python code from here on."""
-        cdef bint has_lights = False
+        cdef int special
         cdef Py_ssize_t topic_size
         cdef int32_t kind = message.sys_flag & TRANSACTION_MASK
         PyUnicode_AsUTF8AndSize(message.topic, &topic_size)
-        layout.properties_size = measure_properties(message.properties, self.append_crc, &has_lights)
+        layout.properties_size = measure_properties(message.properties, self.append_crc, &special)
         layout.size = record_size(host_size, len(self.store_host), topic_size, body_size, layout.properties_size)
         layout.unnumbered = kind == 4 or kind == 0xC
-        if has_lights and not numbered_lights:
+        if special and ((special & HAS_LIGHTS and not numbered_lights)
+                        or (special & HAS_DELAY and self.sets_delayed_aside and not as_it_is)):
             return False
         layout.in_turn = message.queue_id is None
         layout.queue_id = state.turn if layout.in_turn else queue_id_of(message.queue_id)

@@ -2,18 +2,22 @@
 
 from cpython.dict cimport PyDict_Next
 
+cdef enum:
+    HAS_LIGHTS = 1              # it names light queues
+    HAS_DELAY = 2               # it is to be delivered later
+
 
 def encode_record(Message message not None, int32_t queue_id, int64_t queue_offset, int64_t physical_offset,
                   int64_t store_timestamp, bytes store_host not None, bint append_crc):
     """The record of a message at a place in the log."""
     cdef Py_buffer body
     cdef Py_ssize_t topic_size, properties_size
-    cdef bint has_lights = False
+    cdef int special
     cdef bytes record
     cdef bytes born_host = born_host_of(message, store_host)
     cdef uint8_t* p
     PyUnicode_AsUTF8AndSize(message.topic, &topic_size)
-    properties_size = measure_properties(message.properties, append_crc, &has_lights)
+    properties_size = measure_properties(message.properties, append_crc, &special)
     take_body(message, &body)
     try:
         record = PyBytes_FromStringAndSize(
@@ -115,25 +119,36 @@ cdef inline bint ends_with_crc(const uint8_t* p, Record* r) noexcept nogil:
             and memcmp(p + r.size - CRC_PROPERTY_SIZE, b"__CRC32#\x01", 9) == 0)
 
 
-cdef Py_ssize_t measure_properties(dict properties, bint append_crc, bint* has_lights) except -1:
-    """The encoded size of the properties; InvalidMessage for what RocketMQ's text form cannot carry."""
+cdef Py_ssize_t measure_properties(dict properties, bint append_crc, int* special) except -1:
+    """The encoded size of the properties; InvalidMessage for what RocketMQ's text form cannot carry.
+
+    `special` tells which there are that make a put more than a copy: HAS_LIGHTS, HAS_DELAY.
+    """
     cdef PyObject* name
     cdef PyObject* value
     cdef Py_ssize_t cursor = 0
     cdef Py_ssize_t name_size, value_size
     cdef Py_ssize_t total = CRC_PROPERTY_SIZE if append_crc else 0
     cdef const char* text
+    special[0] = 0
     while PyDict_Next(properties, &cursor, &name, &value):
         text = property_text(<object> name, <object> name, &name_size)
         if append_crc and name_size == 8 and memcmp(text, b"__CRC32#", 8) == 0:
             continue
         if name_size == 20 and memcmp(text, b"INNER_MULTI_DISPATCH", 20) == 0:
-            has_lights[0] = True
+            special[0] |= HAS_LIGHTS
+        elif is_delay(text, name_size):
+            special[0] |= HAS_DELAY
         property_text(<object> name, <object> value, &value_size)
         total += name_size + value_size + 2
     if total > MAX_PROPERTIES:
         raise InvalidMessage("properties", f"{total} bytes encoded", f"at most {MAX_PROPERTIES} bytes")
     return total
+
+
+cdef inline bint is_delay(const char* name, Py_ssize_t size) noexcept:
+    """DELAY, or one of TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DEL_UNIQKEY."""
+    return (size == 5 and memcmp(name, b"DELAY", 5) == 0) or (size >= 14 and memcmp(name, b"TIMER_DEL", 9) == 0)
 
 
 cdef const char* property_text(object name, object text, Py_ssize_t* size) except NULL:

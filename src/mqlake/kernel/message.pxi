@@ -3,6 +3,7 @@
 cimport cython
 
 from mqlake.errors import InvalidMessage
+from mqlake.kernel.delays import delay_properties
 from mqlake.kernel.hosts import pack_host
 
 from cpython.ref cimport PyObject
@@ -47,8 +48,13 @@ cdef class Message:
     cdef public int64_t prepared_offset
 
     def __init__(self, topic, body, *, tags=None, keys=(), queue_id=None, properties=None, flag=0, sys_flag=0,
-                 born_timestamp=None, born_host=None, reconsume_times=0, prepared_offset=0):
-        """`keys` is one key or several; `queue_id` None takes the topic's queues in turn; `sys_flag` is RocketMQ's."""
+                 born_timestamp=None, born_host=None, reconsume_times=0, prepared_offset=0, deliver_at=None,
+                 delay_s=None, delay_level=None):
+        """`keys` is one key or several; `queue_id` None takes the topic's queues in turn; `sys_flag` is RocketMQ's.
+
+        One of `deliver_at` (a datetime, or milliseconds since 1970), `delay_s` and `delay_level` says when it is to be
+        delivered: see `kernel/delays.py`.
+        """
         self.topic = topic
         self.body = body
         self.queue_id = queue_id
@@ -57,6 +63,8 @@ cdef class Message:
             self.properties[KEYS] = keys if type(keys) is str else join_keys(keys)
         if tags:
             self.properties[TAGS] = tags
+        if deliver_at is not None or delay_s is not None or delay_level is not None:
+            self.properties.update(delay_properties(deliver_at, delay_s, delay_level))
         self.flag = <int32_t> whole_number("flag", flag, INT32_MAX)
         self.sys_flag = <int32_t> whole_number("sys_flag", sys_flag, INT32_MAX)
         self.born_timestamp = now_ms() if born_timestamp is None else whole_number("born_timestamp", born_timestamp, INT64_MAX)

@@ -33,13 +33,63 @@ def count_valid_entries(entries, int64_t log_end):
     return count
 
 
+def select_entries(entries, Py_ssize_t first, bytes codes not None, Py_ssize_t limit):
+    """The numbers of at most `limit` entries from `first` on that have one of the tags codes, and where it stopped.
+
+    `codes` are native int64, rising. An entry that stands for no message has none.
+    """
+    cdef Py_buffer view
+    cdef const int64_t* wanted = <const int64_t*> PyBytes_AS_STRING(codes)
+    cdef Py_ssize_t code_count = len(codes) // 8
+    cdef Py_ssize_t count = 0
+    cdef Py_ssize_t total, index
+    cdef const uint8_t* entry
+    cdef Py_ssize_t* found
+    if first < 0 or limit < 1:
+        raise ValueError(f"{first} is no number of an entry, or {limit} no limit")
+    found = <Py_ssize_t*> malloc(limit * sizeof(Py_ssize_t))
+    if found == NULL:
+        raise MemoryError
+    try:
+        PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
+        try:
+            total = view.len // ENTRY_SIZE
+            with nogil:
+                while first < total and count < limit:
+                    entry = <const uint8_t*> view.buf + first * ENTRY_SIZE
+                    if has_code(wanted, code_count, get64(entry + 12)) and get32(entry + 8) != FILLER_SIZE:
+                        found[count] = first
+                        count += 1
+                    first += 1
+        finally:
+            PyBuffer_Release(&view)
+        return [found[index] for index in range(count)], first
+    finally:
+        free(found)
+
+
+cdef inline bint has_code(const int64_t* codes, Py_ssize_t count, int64_t code) noexcept nogil:
+    cdef Py_ssize_t low = 0
+    cdef Py_ssize_t middle
+    while low < count:
+        middle = (low + count) >> 1
+        if codes[middle] == code:
+            return True
+        if codes[middle] < code:
+            low = middle + 1
+        else:
+            count = middle
+    return False
+
+
 def read_records(log, int64_t log_start, Py_ssize_t readable, entries, Py_ssize_t first, int64_t max_bytes, kind,
-                 bytes topic not None, int32_t queue_id, int64_t start):
+                 bytes topic not None, int32_t queue_id, int64_t start, list numbers=None):
     """Copy out the records that entries point at, from entry `first` on, while they lie in this stretch of the log.
 
     `log` holds the log from offset `log_start` on, `readable` bytes of it. Every record is checked, CRC included, and
     must be the one of its number: the entries are those of a queue of `topic` from number `start` on.
-    `kind` is the class, a StoredRecord, that they are made into.
+    `kind` is the class, a StoredRecord, that they are made into. With `numbers`, rising, only those entries count, and
+    `first` is a place in that list.
     Returns the records, the entry where reading stopped, and why: 0 (all read, the next lies outside, or `max_bytes`
     are full; one record always fits) or the code of `check_record` for the record that is damaged, or BAD_ENTRY (-7)
     where another record is there than the entry must name.
@@ -50,8 +100,9 @@ def read_records(log, int64_t log_start, Py_ssize_t readable, entries, Py_ssize_
     cdef int64_t at, result
     cdef int64_t taken = 0
     cdef int32_t size
-    cdef Py_ssize_t total
+    cdef Py_ssize_t total, number
     cdef const uint8_t* entry
+    cdef const uint8_t* behind
     cdef list found = []
     if not issubclass(kind, StoredRecord):
         raise TypeError(f"{kind!r} is no StoredRecord")
@@ -62,20 +113,28 @@ def read_records(log, int64_t log_start, Py_ssize_t readable, entries, Py_ssize_
         PyObject_GetBuffer(entries, &entry_view, PyBUF_SIMPLE)
         try:
             total = entry_view.len // ENTRY_SIZE
+            if numbers is not None:
+                for number in numbers:
+                    if not 0 <= number < total:
+                        raise ValueError(f"{number} is not inside of {total} entries")
+                total = len(numbers)
             readable = min(readable, log_view.len)
             while first < total:
-                entry = <const uint8_t*> entry_view.buf + first * ENTRY_SIZE
+                number = first if numbers is None else numbers[first]
+                entry = <const uint8_t*> entry_view.buf + number * ENTRY_SIZE
                 at = get64(entry) - log_start
                 size = get32(entry + 8)
                 if at < 0 or at >= readable or size <= 0 or (taken and taken + size > max_bytes):
                     break
                 if first + 1 < total:
-                    prefetch_record(<const uint8_t*> log_view.buf, readable, get64(entry + ENTRY_SIZE) - log_start,
-                             get32(entry + ENTRY_SIZE + 8))
+                    behind = entry + ENTRY_SIZE
+                    if numbers is not None:
+                        behind = <const uint8_t*> entry_view.buf + <Py_ssize_t> numbers[first + 1] * ENTRY_SIZE
+                    prefetch_record(<const uint8_t*> log_view.buf, readable, get64(behind) - log_start, get32(behind + 8))
                 result = parse(<const uint8_t*> log_view.buf + at, readable - at, log_start + at, True, &record)
                 if result != size:
                     return found, first, result if result < 0 else BAD_ENTRY
-                if not is_numbered(<const uint8_t*> log_view.buf + at, &record, topic, queue_id, start + first):
+                if not is_numbered(<const uint8_t*> log_view.buf + at, &record, topic, queue_id, start + number):
                     return found, first, BAD_ENTRY
                 found.append(stored_record(kind, <const uint8_t*> log_view.buf + at, &record))
                 taken += size

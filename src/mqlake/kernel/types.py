@@ -18,6 +18,7 @@ BAD_OFFSET = -5
 BAD_CRC = -6
 BAD_ENTRY = -7
 TORN = -8
+NO_TIME = -9
 REACHED_END = 1
 """dispatch_records came to the end of its stretch."""
 OTHER_RECORD = 2
@@ -35,6 +36,7 @@ REASONS = {
     BAD_OFFSET: "it names another physical offset than its own",
     BAD_CRC: "the body's CRC differs from the one in its header",
     TORN: "a part of it was never written",
+    NO_TIME: "a timed message does not say when it is due",
     BAD_ENTRY: "the queue's entry names another record than that of its number",
 }
 

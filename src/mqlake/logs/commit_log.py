@@ -7,7 +7,8 @@ Ends: `committed` <= `end`. Without the transient pool they are the same; with i
 pool buffer, and only the process knows them. Readers stay below `committed`.
 
 Appends are serial: the kernel's appender places a record in one call. What needs more than a copy (the next file, a
-queue's first message, light queues) is done under the log's lock, with the appender closed where others must stay out.
+queue's first message, light queues, messages for later) is done under the log's lock, with the appender closed where
+others must stay out.
 Any thread reads.
 """
 
@@ -18,7 +19,8 @@ import mmap
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from contextlib import contextmanager
+from typing import Final, Protocol
 
 from mqlake.config import CommitLogConfig
 from mqlake.errors import CorruptRecord, DiskFull, InvalidMessage, NoSuchMessage, OffsetOutOfRange, StoreError
@@ -46,6 +48,16 @@ LIGHT_QUEUES: Final = "INNER_MULTI_DISPATCH"
 LIGHT_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
 
 _log = logging.getLogger(__name__)
+
+
+class Readdress(Protocol):
+    """Who knows where messages for later are stored in the meantime."""
+
+    def address(self, message: Message, take_turn: Callable[[], int]) -> Message:
+        """The message as it is to be stored; `take_turn` says which queue it is for."""
+
+    def stored(self, waiting: Message) -> None:
+        """A message with another address than it was put with is in the log."""
 
 
 class CommitLog:
@@ -152,6 +164,7 @@ class LogWriter(CommitLog):
         self._appender.on_slow = _warn_slow
         self.group = GroupCommit(self._appender, words[DURABLE : DURABLE + 1])
         """Who syncs the log, and who waits for it."""
+        self._readdress: Readdress | None = None
         self.refusal: Callable[[], StoreError] | None = None
         """Set when puts must be refused: makes the error that says why."""
         self._lock = threading.Lock()
@@ -184,6 +197,11 @@ class LogWriter(CommitLog):
             target = self._target_for(file)
             self._write_to(file, target, self.end - file.start)
 
+    def readdress(self, readdress: Readdress) -> None:
+        """Have messages with a delay asked for where they are to be stored in the meantime."""
+        self._readdress = readdress
+        self._appender.sets_delayed_aside = True
+
     @property
     def end(self) -> int:
         """Where the log ends; with the transient pool, part of it is in memory only."""
@@ -204,6 +222,11 @@ class LogWriter(CommitLog):
         """Write messages one behind the other, in one file, or none of them."""
         receipts = self._appender.append_many(messages, durability)
         return receipts if receipts is not None else self._append_many_slowly(messages, durability)
+
+    def append_as_it_is(self, message: Message, durability: Durability) -> PutReceipt:
+        """`append` for those who deliver, load or copy: a delay that the message names is over, or none of theirs."""
+        receipt = self._appender.append(message, durability, True)
+        return receipt if receipt is not None else self._append_slowly(message, durability, as_it_is=True)
 
     def append_packed(self, packed: Readable, *, timestamp: int = 0, keep: int = 0) -> None:
         """Write packed records (kernel/pack.pxi), all of them, in their order; others wait meanwhile.
@@ -234,31 +257,63 @@ class LogWriter(CommitLog):
             raise InvalidMessage("queue_offset", found, "a number behind those that the queue has")
         self._roll(size)
 
-    def _append_slowly(self, message: Message, durability: Durability) -> PutReceipt:
-        """A new file, a queue's first message, light queues, or a refusal."""
+    def _append_slowly(self, message: Message, durability: Durability, *, as_it_is: bool = False) -> PutReceipt:
+        """A new file, a queue's first message, light queues, a message for later, or a refusal."""
         with self._lock:
             self._raise_if_refused()
-            self._topics.prepare(message)
-            if LIGHT_QUEUES in message.properties:
-                return self._append_to_light_queues(message, durability)
-            receipt = self._appender.append(message, durability)
+            addressed = message if as_it_is else self._address(message)
+            self._topics.prepare(addressed)
+            waits = addressed is not message
+            if LIGHT_QUEUES in addressed.properties and not waits:  # one that waits is in them when it is delivered
+                return self._append_to_light_queues(addressed, durability)
+            receipt = self._appender.append(addressed, durability, True, waits)
             while receipt is None:
-                self._roll(self._appender.size_of(message))
-                receipt = self._appender.append(message, durability)
+                self._roll(self._appender.size_of(addressed))
+                receipt = self._appender.append(addressed, durability, True, waits)
+            if waits:
+                self._tell_stored(addressed)
             return receipt
 
     def _append_many_slowly(self, messages: Sequence[Message], durability: Durability) -> list[PutReceipt]:
         with self._lock:
             self._raise_if_refused()
-            for message in messages:
+            addressed = [self._address(message) for message in messages]
+            for message in addressed:
                 if LIGHT_QUEUES in message.properties:
                     raise InvalidMessage("batch", repr(message), "no light queues in a batch: put it alone")
                 self._topics.prepare(message)
-            receipts = self._appender.append_many(messages, durability)
+            receipts = self._appender.append_many(addressed, durability, True)
             while receipts is None:
-                self._roll(sum(map(self._appender.size_of, messages)))
-                receipts = self._appender.append_many(messages, durability)
+                self._roll(sum(map(self._appender.size_of, addressed)))
+                receipts = self._appender.append_many(addressed, durability, True)
+            for message, stored in zip(messages, addressed, strict=True):
+                if stored is not message:
+                    self._tell_stored(stored)
             return receipts
+
+    def _address(self, message: Message) -> Message:
+        """The message as it is stored: elsewhere, if it is to be delivered later."""
+        if self._readdress is None:
+            return message
+        return self._readdress.address(message, lambda: self._take_turn(message))
+
+    def _tell_stored(self, waiting: Message) -> None:
+        assert self._readdress is not None, "who else gave it another address"
+        self._readdress.stored(waiting)
+
+    def take_turn(self, message: Message) -> int:
+        """The queue that a message is for, which counts as put there: for one that is stored elsewhere first."""
+        with self._lock:
+            self._raise_if_refused()
+            return self._take_turn(message)
+
+    def _take_turn(self, message: Message) -> int:
+        self._topics.prepare(message)
+        queue_id = self._turn_of(message)
+        if message.queue_id is None:
+            state = self._topics.states[message.topic]
+            state.turn = (queue_id + 1) % state.queue_count
+        return queue_id
 
     def _append_to_light_queues(self, message: Message, durability: Durability) -> PutReceipt:
         """A message that names light queues carries its numbers in them: nobody else may append meanwhile."""
@@ -273,7 +328,7 @@ class LogWriter(CommitLog):
             queues = [(self._topics.state(name), 0 if name.startswith("%LMQ%") else queue_id) for name in names]
             offsets = [self._topics.next_offset(light, light_id) for light, light_id in queues]
             message.properties[LIGHT_OFFSETS] = ",".join(map(str, offsets))
-            receipt = self._appender.append(message, durability, numbered_lights=True, while_closed=True)
+            receipt = self._appender.append(message, durability, True, numbered_lights=True, while_closed=True)
             assert receipt is not None, "there is room, and the queue is known"
             for (light, light_id), offset in zip(queues, offsets, strict=True):
                 light.next_offsets[light_id] = offset + 1
@@ -381,6 +436,18 @@ class LogWriter(CommitLog):
             if self.refusal == refusal:
                 self.refusal = None
                 self._appender.reopen()
+
+    def ask_again(self, topic: str) -> None:
+        """A topic's set-up changed: the next put to it goes by the new one."""
+        with self._lock:
+            self._topics.park(topic)
+
+    @contextmanager
+    def forgetting(self, topic: str) -> Iterator[int]:
+        """Forget a topic's queues; while it is entered nobody puts to it. Gives the log's end: what comes is behind."""
+        with self._lock:
+            self._topics.forget(topic)
+            yield self.end
 
     def close(self) -> None:
         """Let go of the file that was written; `refuse` came before."""

@@ -121,8 +121,8 @@ class ConsumeQueue:
         self._fill(start, position, FILLER)
 
     def _create(self, start: int) -> None:
-        self._new_names = True
         self.files.create(start, reserve=False)
+        self._new_names = True  # last: a checkpoint that comes before has no need of it, and might find no folder yet
 
     def _fill(self, position: int, stop: int, filler: bytes) -> None:
         while position < stop:
@@ -185,7 +185,20 @@ class ConsumeQueue:
 
         Who has `log_first` on the disk, and only then, may call this: a queue never begins behind its log.
         """
-        return self.files.delete_before(self.first_offset(log_first) * ENTRY_SIZE)
+        try:
+            return self.files.delete_before(self.first_offset(log_first) * ENTRY_SIZE)
+        except FileNotFoundError:
+            if not self.files.starts:  # the whole queue was deleted meanwhile
+                return 0
+            raise
+
+    def abandon(self) -> None:
+        """The queue was deleted: who reads it is at its end, and there is nothing to bring to the disk."""
+        self.files.forget_all()
+        self.end = 0
+        self._first = (-1, 0)
+        self._dirty.clear()
+        self._new_names = False
 
     def truncate_to(self, end: int) -> bool:
         """Forget the entries from `end` on; whether there were any."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mqlake.errors import UnknownTopic
@@ -30,6 +31,8 @@ class ConsumeQueues:
         self._open: dict[tuple[str, int], ConsumeQueue] = {}
         self._unsynced: set[Path] = set()
         """Files and folders that recovery changed: they reach the disk with the next `sync`."""
+        self.version = 0
+        """Rises when a queue comes into being or goes: the writer's only, a reader must look at the folders."""
         self.log_end = 0
         """What a queue that is opened later may point at: set once recovery knows it, raised by readers that follow."""
         self.ends: QueueEnds = {}
@@ -104,7 +107,8 @@ class ConsumeQueues:
                 queue = self._load(topic, queue_id)
                 yield topic, queue_id, queue
                 queue.sync()
-                self.ends.setdefault(topic, {})[queue_id] = queue.end
+                if queue_id in self._known.get(topic, ()):  # not deleted meanwhile
+                    self.ends.setdefault(topic, {})[queue_id] = queue.end
 
     def peek(self, topic: str, queue_id: int) -> ConsumeQueue:
         """A queue that exists, for one look: it is not kept open."""
@@ -136,7 +140,7 @@ class ConsumeQueues:
                 self.load()  # another process may have made it since
             if queue_id not in self._known.get(topic, ()):
                 self._refuse(topic, queue_id)
-            queue = self._add(topic, queue_id)
+            queue = self._add(topic, queue_id, create=False)
         if not self._writable:
             queue.follow(self.log_end)
         return queue
@@ -148,17 +152,20 @@ class ConsumeQueues:
         raise UnknownTopic(topic, None, f"{len(names)} topics: {', '.join(names[:8])}" if names else "no topics yet")
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        return self._open.get((topic, queue_id)) or self._add(topic, queue_id)
+        return self._open.get((topic, queue_id)) or self._add(topic, queue_id, create=True)
 
-    def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def _add(self, topic: str, queue_id: int, *, create: bool) -> ConsumeQueue:
         with self._lock:
             queue = self._open.get((topic, queue_id))
             if queue is None:
                 if queue_id not in self._known.get(topic, ()):
+                    if not create:  # deleted meanwhile: who reads it must not bring it back
+                        self._refuse(topic, queue_id)
                     self._unsynced |= {self.directory, self.directory / topic}
                 queue = self._load(topic, queue_id)
                 self._open[topic, queue_id] = queue
                 self._known.setdefault(topic, set()).add(queue_id)
+                self.version += 1
             return queue
 
     def _load(self, topic: str, queue_id: int) -> ConsumeQueue:
@@ -167,9 +174,37 @@ class ConsumeQueues:
         queue.load(self.log_end, self.ends.get(topic, {}).get(queue_id))
         return queue
 
+    def remove(self, topic: str, trash: Path) -> None:
+        """Delete all queues of a topic, at once. Neither dispatch nor a checkpoint may be at work meanwhile.
+
+        `trash`: a place on the same file system that is emptied when the store is next opened.
+        """
+        folder = self.directory / topic
+        with self._lock:
+            for key in [key for key in self._open if key[0] == topic]:
+                self._open.pop(key).abandon()
+            self._known.pop(topic, None)
+            self.ends.pop(topic, None)
+            self._unsynced = {path for path in self._unsynced if folder not in (path, *path.parents)}
+            self.version += 1
+            if folder.is_dir():
+                trash.parent.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(trash, ignore_errors=True)
+                folder.rename(trash)
+                sync_directory(self.directory)
+        shutil.rmtree(trash, ignore_errors=True)
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Another process deleted these: open them again, if they are there again."""
+        gone = set(topics)
+        with self._lock:
+            self._open = {key: queue for key, queue in self._open.items() if key[0] not in gone}
+            self._known = {topic: ids for topic, ids in self._known.items() if topic not in gone}
+            self.ends = {topic: of for topic, of in self.ends.items() if topic not in gone}
+
     def end_of(self, topic: str, queue_id: int) -> int:
         """Where a queue ends; 0 for one that does not exist yet."""
-        if queue_id not in self._known.get(topic, ()):
+        if queue_id not in self._known.get(topic, ()) and (self._writable or queue_id not in self.queue_ids(topic)):
             return 0
         return self.get(topic, queue_id).end
 

@@ -32,6 +32,10 @@ class TopicTable:
         self._queue_end = queue_end
         self._foreign_topics = foreign_topics
         self.states: dict[str, TopicState] = {}
+        self._parked: dict[str, TopicState] = {}
+        """States of topics whose set-up changed: the next put asks `admit` again."""
+        self.admit: Callable[[str], int | None] = lambda topic: None
+        """How many queues a topic is set up with, None where nothing says so; raises where it takes no messages."""
 
     def prepare(self, message: Message) -> None:
         """Make the appender know a message's topic and queue; InvalidMessage for a name that RocketMQ refuses."""
@@ -51,17 +55,42 @@ class TopicTable:
             require_topic(topic)
             if topic in self._foreign_topics:
                 raise InvalidMessage("topic", repr(topic), "a topic without batch queues: they are read only here")
-        return self.state(topic)
+            return self._enter(topic, self.admit(topic))
+        return self.states[topic]
 
     def state(self, topic: str) -> TopicState:
         """A topic's state; a new one knows the next numbers of all queues that take turns."""
         state = self.states.get(topic)
         if state is None:
-            state = TopicState(topic, self._queue_count(topic))
-            for queue_id in range(state.queue_count):
-                self.next_offset(state, queue_id)
-            self.states[topic] = state
+            state = self._enter(topic, None)
         return state
+
+    def _enter(self, topic: str, queue_count: int | None) -> TopicState:
+        state = self._parked.get(topic)
+        if state is None:
+            state = TopicState(topic, queue_count or self._queue_count(topic))
+        elif queue_count is not None:
+            state.queue_count = queue_count
+            state.turn %= queue_count
+        for queue_id in range(state.queue_count):
+            self.next_offset(state, queue_id)
+        self.states[topic] = state
+        self._parked.pop(topic, None)
+        return state
+
+    def park(self, topic: str) -> None:
+        """Have the next put ask again how the topic is set up. Under the log's lock: no append is half way."""
+        state = self.states.pop(topic, None)
+        if state is not None:
+            self._parked[topic] = state
+
+    def forget(self, topic: str) -> None:
+        """The topic was deleted: should it come again, it begins at 0. Under the log's lock."""
+        self.states.pop(topic, None)
+        self._parked.pop(topic, None)
+
+    def all_states(self) -> list[TopicState]:
+        return [*self.states.values(), *self._parked.values()]
 
     def next_offset(self, state: TopicState, queue_id: int) -> int:
         """The number that the next message of a queue gets."""

@@ -21,6 +21,7 @@ from mqlake.files.mapped_file import MappedFile
 from mqlake.files.names import file_name
 from mqlake.kernel import count_valid_entries
 from mqlake.kernel.types import BAD_CRC, BAD_LENGTHS, BAD_MAGIC, BAD_OFFSET, BAD_SIZE, NOTHING, REASONS
+from mqlake.logs.graves import graves_of
 from mqlake.store.check_files import broken_json, look_at_batch_queues, look_at_small_files
 from mqlake.store.check_index import Chains, ChainWork, IndexCheck
 from mqlake.store.check_queues import QueueCheck
@@ -209,6 +210,7 @@ class Examination:
             batch_topics,
             *self._numbers,
             index,
+            graves_of(self.layout),
         )
 
     def parts(self, size: int) -> list[Part]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from mqlake.codec.queue_entry import ENTRY
@@ -26,6 +27,7 @@ from mqlake.kernel.types import BLANK, REACHED_END, REASONS
 from mqlake.logs.commit_log import CommitLog
 from mqlake.logs.consume_queues import ConsumeQueues
 from mqlake.logs.damage import next_record
+from mqlake.logs.graves import Graves, living
 from mqlake.logs.key_index import KeyIndex
 from mqlake.logs.scars import Scars
 from mqlake.logs.topic_table import can_be_folder
@@ -54,6 +56,7 @@ class Dispatcher:
         queues: ConsumeQueues,
         index: KeyIndex | None,
         scars: Scars,
+        graves: Graves,
         words: memoryview,
         *,
         start: int,
@@ -65,6 +68,7 @@ class Dispatcher:
         self._queues = queues
         self._index = index
         self._scars = scars
+        self._graves = graves
         self._words = words
         self._delays_ms = delays_ms
         self._index_tags = index_tags
@@ -85,6 +89,7 @@ class Dispatcher:
         self._bell = threading.Event()
         self._retry = threading.Event()
         self._arrived = threading.Condition()
+        self._listeners: list[Callable[[], None]] = []
         self._waiting = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="mqlake-dispatch", daemon=True)
@@ -104,6 +109,10 @@ class Dispatcher:
                 _log.info("dispatch goes on at offset %d", self.dispatched)
                 self.failure = None
             return worked
+
+    def pause(self) -> AbstractContextManager[object]:
+        """While it is entered, no step is under way."""
+        return self._stepping
 
     def between_steps(self, look: Callable[[], Answer]) -> Answer | None:
         """What `look` sees while no step is under way; None where one is half done."""
@@ -128,7 +137,7 @@ class Dispatcher:
             self._index is not None,
             self._index_tags,
         )
-        for topic, queue_id, first, entries in runs:
+        for topic, queue_id, first, entries in living(runs, self._graves.ends):
             if topic not in self._foreign_topics:
                 self._write_run(topic, queue_id, first, entries)
         if self._index is not None and keys:
@@ -162,8 +171,27 @@ class Dispatcher:
         self.dispatched = dispatched
         self._words[DISPATCHED] = dispatched
         if self._waiting:
-            with self._arrived:
-                self._arrived.notify_all()
+            self.announce()
+
+    def announce(self) -> None:
+        """Have those who wait look at what they wait for."""
+        with self._arrived:
+            self._arrived.notify_all()
+            for look in self._listeners:
+                look()
+
+    def listen(self, look: Callable[[], None]) -> None:
+        """Have `look` called, from another thread, whenever messages arrive: it must be quick. `ignore` ends it."""
+        with self._arrived:
+            self._listeners.append(look)
+            self._waiting += 1
+        if self.dispatched < self.visible_end():
+            self.wake()
+
+    def ignore(self, look: Callable[[], None]) -> None:
+        with self._arrived:
+            self._listeners.remove(look)
+            self._waiting -= 1
 
     def wait_for(self, arrived: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until dispatch makes a condition true; whether it did in time."""
@@ -202,8 +230,7 @@ class Dispatcher:
         if self.failure is None:
             _log.error("dispatch stopped at offset %d", self.dispatched, exc_info=error)
         self.failure = error
-        with self._arrived:
-            self._arrived.notify_all()
+        self.announce()
 
     def _rest(self) -> None:
         self._bell.clear()
@@ -235,7 +262,6 @@ class Dispatcher:
         self._stopping = True
         self._retry.set()
         self.wake()
-        with self._arrived:
-            self._arrived.notify_all()
+        self.announce()
         if self._thread.is_alive():
             self._thread.join()

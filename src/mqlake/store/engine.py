@@ -12,6 +12,7 @@ import logging
 import shutil
 import threading
 import zlib
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -21,7 +22,7 @@ from mqlake.files.layout import Layout
 from mqlake.files.lock import StoreLock
 from mqlake.files.mapped_file import sync_directory, sync_file
 from mqlake.files.pool import TransientPool
-from mqlake.files.positions import NEXT_CLEANING, Positions
+from mqlake.files.positions import DELETIONS, NEXT_CLEANING, Positions
 from mqlake.files.preallocation import Preallocator
 from mqlake.files.small_files import replace_file
 from mqlake.logs.commit_log import LogWriter
@@ -91,6 +92,9 @@ class Engine(Side):
         )
         self._make_reader(self.log)
         self.dispatcher = self._dispatch(trust.offset, end.offset, self.positions.words, reporter)
+        for topic in self.graves.ends:  # a crash came while one was deleted
+            if not any(self.queues.end_of(topic, queue_id) for queue_id in self.queues.queue_ids(topic)):
+                self.queues.remove(topic, self.layout.scratch / "deleted")
         if trust.rebuilds:
             cut_queue_count += settle_rebuilt(trust, self.queues, end.offset)
         self.queues.log_end = end.offset
@@ -147,7 +151,7 @@ class Engine(Side):
     def _start(self, undo: ExitStack) -> None:
         config = self.config
         foreign_topics = frozenset(self.batch_queues.topics())
-        self.topics = TopicTable(self._queue_count, self.queues.end_of, foreign_topics)
+        self.topics = TopicTable(self.queue_count, self.queues.end_of, foreign_topics)
         self._preallocator = Preallocator(
             self.layout.spare, self.log.file_size, warm=config.memory.warm_files, lock=config.memory.lock_files
         )
@@ -175,10 +179,12 @@ class Engine(Side):
         self._derived_failure: Exception | None = None
         self._checkpoint_lock = threading.Lock()
         self._checkpointed = 0
-        self._checkpointer = Checkpointer(config.flush, self._try_checkpoint, at_once=self._checkpoint_is_due)
+        self.keepers: list[Callable[[], None]] = []
+        """What others want written with every checkpoint, behind it and on its thread."""
+        self._checkpointer = Checkpointer(config.flush, self._checkpoint_all, at_once=self._checkpoint_is_due)
         self.retention.start()
 
-    def _queue_count(self, topic: str) -> int:
+    def queue_count(self, topic: str) -> int:
         """How many queues messages without a queue id are spread over: all up to the first number without a queue."""
         known = set(self.queues.queue_ids(topic))
         return next(i for i in itertools.count(self.config.consume_queue.queues_per_topic) if i not in known)
@@ -188,6 +194,12 @@ class Engine(Side):
             self.dispatcher.wake()
 
     # ---- running
+
+    def publish(self) -> None:
+        """Have readers see what was appended so far: what a put does behind its append, where nobody waits for it."""
+        if self.config.flush.sync:
+            self.flusher.wait_until_durable(self.log.end)
+        self._wake_dispatcher()
 
     def settle(self) -> bool:
         """Let dispatch come to what was put before this call; False where it had already."""
@@ -202,7 +214,23 @@ class Engine(Side):
 
     def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
         queue = self.queues.get(topic, queue_id)
-        return self.dispatcher.wait_for(lambda: queue.end > offset, timeout_s)
+        return self.wait_until(lambda: queue.end > offset, timeout_s)
+
+    def wait_until(self, arrived: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until dispatch, or somebody who calls `look_again`, makes a condition true; whether it is."""
+        return self.dispatcher.wait_for(arrived, timeout_s)
+
+    def look_again(self) -> None:
+        """Have those who wait look at their condition."""
+        self.dispatcher.announce()
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic's queues. Its records stay in the log until retention takes them, and are in no queue."""
+        with self._checkpoint_lock, self.log.forgetting(topic) as end, self.dispatcher.pause():
+            self.graves.dig(topic, end)
+            self.queues.remove(topic, self.layout.scratch / "deleted")
+            self.positions.words[DELETIONS] += 1
+        self.checkpoint_now()
 
     def _moment(self) -> Checkpoint:
         """The checkpoint of now, without what only the disk can say. No step of the dispatcher is under way."""
@@ -266,6 +294,14 @@ class Engine(Side):
                 _log.error("no checkpoint: %s", error)
                 return False
 
+    def _checkpoint_all(self) -> None:
+        self._try_checkpoint()
+        for keep in list(self.keepers):
+            try:
+                keep()
+            except (StoreError, OSError) as error:
+                _log.error("not written with the checkpoint: %s", error)
+
     def checkpoint_now(self) -> int:
         """Write a checkpoint if that can be; up to where the newest of this run goes."""
         self._try_checkpoint()
@@ -291,8 +327,8 @@ class Engine(Side):
             damaged_entry_count=self.reader.damaged_entry_count,
             recovery=self.recovery,
             topics={
-                name: TopicStats(put_count=state.put_count, put_bytes=state.put_bytes)
-                for name, state in self.topics.states.items()
+                state.name: TopicStats(put_count=state.put_count, put_bytes=state.put_bytes)
+                for state in self.topics.all_states()
             },
             retention=retention_stats(self.layout, self.log, self.positions.words[NEXT_CLEANING]),
         )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from mqlake.codec.queue_entry import ENTRY_SIZE
 from mqlake.config import StoreConfig
 from mqlake.files.layout import Layout
 from mqlake.files.lock import writer_of
-from mqlake.files.positions import DISPATCHED, DURABLE, FIRST, GENERATION, NEXT_CLEANING, WRITER, Positions
+from mqlake.files.positions import DELETIONS, DISPATCHED, DURABLE, FIRST, GENERATION, NEXT_CLEANING, WRITER, Positions
 from mqlake.logs.commit_log import CommitLog
 from mqlake.logs.consume_queues import ConsumeQueues
 from mqlake.logs.key_index import KeyIndex
@@ -42,6 +43,7 @@ class Follower(Side):
         self._generation = 0
         self._following = False
         self._own_files: tempfile.TemporaryDirectory[str] | None = None
+        self._deletions = 0
         self._dispatched = 0
         """What is dispatched is visible, and all that a reader sees."""
         if self._follow_writer():
@@ -112,6 +114,10 @@ class Follower(Side):
         if not self._follow_writer() and (self._positions is None or self._positions.words[WRITER] != 0):
             return  # nobody writes, and whoever did left no word to rely on; one who closed the store did
         assert self._positions is not None
+        if self._positions.words[DELETIONS] != self._deletions:
+            self._deletions = self._positions.words[DELETIONS]
+            self.graves.load()
+            self.queues.forget(self.graves.ends)
         dispatched = self._positions.words[DISPATCHED]
         if self._positions.words[FIRST] > self.log.first_offset:
             self._let_go_before(self._positions.words[FIRST])
@@ -161,13 +167,20 @@ class Follower(Side):
             self.index.load()
 
     def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
+        return self.wait_until(lambda: self.queues.get(topic, queue_id).end > offset, timeout_s)
+
+    def wait_until(self, arrived: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until the writer makes a condition true; whether it is. Nobody tells a reader: it looks."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             self.follow()
-            if self.queues.get(topic, queue_id).end > offset:
+            if arrived():
                 return True
             time.sleep(POLL_S)
         return False
+
+    def look_again(self) -> None:
+        """Who waits looks all the time."""
 
     def stats(self) -> StoreStats:
         return StoreStats(

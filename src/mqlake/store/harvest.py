@@ -10,7 +10,7 @@ A piece names its places in two files of its part, which a second try writes aga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from mqlake.files.names import file_name
 from mqlake.kernel import dispatch_records, find_record
 from mqlake.kernel.types import BLANK, REACHED_END, REASONS
 from mqlake.logs.damage import boundary_behind, next_record
+from mqlake.logs.graves import living
 from mqlake.logs.key_index import KEY
 from mqlake.logs.scars import Scars
 
@@ -49,6 +50,8 @@ class Staging(NamedTuple):
     delays_ms: tuple[int, ...]
     index_keys: bool
     index_tags: bool
+    graves: Mapping[str, int]
+    """Deleted topics: their records before these offsets are in no queue."""
 
 
 class StagedRun(NamedTuple):
@@ -143,6 +146,7 @@ class _Stage:
         at, why, runs, keys, count, last_record, last_timestamp = dispatch_records(
             file.pages, position, limit, file.start, size, how.delays_ms, how.index_keys, how.index_tags
         )
+        runs = living(runs, how.graves)
         place = self._write(ENTRIES, b"".join(entries for _, _, _, entries in runs))
         staged = []
         for topic, queue_id, first, entries in runs:

@@ -20,12 +20,15 @@ from typing import TYPE_CHECKING, Any, Self
 from mqlake.config import (
     CommitLogConfig,
     ConsumeQueueConfig,
+    DeliveryConfig,
     FlushConfig,
     IndexConfig,
     MemoryConfig,
     PoolConfig,
     RetentionConfig,
     StoreConfig,
+    TimerConfig,
+    TransactionConfig,
 )
 from mqlake.errors import InvalidConfig, InvalidMessage, OffsetOutOfRange, ReadOnlyStore, StoreClosed, UnknownTopic
 from mqlake.kernel.types import Readable
@@ -81,6 +84,9 @@ class MessageStore:
         pool: PoolConfig | None = None,
         memory: MemoryConfig | None = None,
         retention: RetentionConfig | None = None,
+        delivery: DeliveryConfig | None = None,
+        timer: TimerConfig | None = None,
+        transactions: TransactionConfig | None = None,
         progress: Progress | None = None,
     ) -> Self:
         """Open a store, making it if there is none; recovery happens here, and tells `progress` how far it is.
@@ -97,6 +103,9 @@ class MessageStore:
             "pool": pool,
             "memory": memory,
             "retention": retention,
+            "delivery": delivery,
+            "timer": timer,
+            "transactions": transactions,
         }
         settings = replace(settings, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
         try:
@@ -141,6 +150,18 @@ class MessageStore:
         if self._dispatcher.idle:
             self._dispatcher.wake()
         return receipts
+
+    def put_as_it_is(self, message: Message, *, durability: Durability | None = None) -> PutReceipt:
+        """`put` for those who load or copy: a message that names a delay stays where it says it is."""
+        if self._writer is None:
+            raise ReadOnlyStore(self.path)
+        wanted = self._usual if durability is None else self._level(durability)
+        receipt = self._commit_log.append_as_it_is(message, wanted)
+        if wanted > self._unforced:
+            self._reach(receipt.end, wanted)
+        if self._dispatcher.idle:
+            self._dispatcher.wake()
+        return receipt
 
     def put_packed(self, packed: Readable, *, timestamp: int = 0, keep: int = 0) -> None:
         """Append records that `store/pack.py` packed, in their order; `flush` makes them durable.

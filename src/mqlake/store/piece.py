@@ -8,7 +8,7 @@ where the one before ended; one that nobody looked at, it looks at itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from mqlake.kernel import StoredRecord, dispatch_records, find_record, survey_re
 from mqlake.kernel.hosts import format_host
 from mqlake.kernel.types import BLANK, REACHED_END, Run
 from mqlake.logs.damage import boundary_behind
+from mqlake.logs.graves import living
 from mqlake.store.index_match import IndexFiles, Matched, Place
 from mqlake.store.queue_files import QueueFiles, Wrong, queue_folder
 from mqlake.store.survey import open_file
@@ -77,6 +78,8 @@ class How(NamedTuple):
     entry_count: int
     index_files: tuple[tuple[str, int], ...] | None
     """Paths of index files, and the number behind the last entry of each; None where the index is not looked at."""
+    graves: Mapping[str, int]
+    """Deleted topics: their records before these offsets are in no queue."""
     queues: bool = True
     """Queues are looked at."""
 
@@ -150,7 +153,7 @@ class Looker:
         return dispatch_records(file.pages, position, stop, file.start, 1 << 62, how.delays_ms, wants_keys, tags)[2:4]
 
     def _queue_runs(self, runs: list[Run]) -> Iterator[QueueRun]:
-        for topic, queue_id, first, entries in runs:
+        for topic, queue_id, first, entries in living(runs, self._how.graves):
             if topic in self._how.batch_topics or not self._how.queues:
                 continue
             records = ENTRY.unpack_from(entries)[0], ENTRY.unpack_from(entries, len(entries) - ENTRY_SIZE)[0]

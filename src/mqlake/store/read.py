@@ -14,7 +14,7 @@ from mqlake.codec.index_entry import key_hash, key_text
 from mqlake.codec.message_id import decode_message_id
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE, QueueEntry
 from mqlake.errors import CorruptRecord, NoSuchMessage, OffsetOutOfRange, UnknownTopic
-from mqlake.kernel import check_record, find_messages, read_records, seek_timestamp
+from mqlake.kernel import check_record, find_messages, read_records, seek_timestamp, select_entries
 from mqlake.kernel.types import BAD_ENTRY, REASONS
 from mqlake.logs.batch_queue import BatchQueue
 from mqlake.logs.commit_log import CommitLog
@@ -42,6 +42,13 @@ class QueueRange(NamedTuple):
     @property
     def message_count(self) -> int:
         return self.end_offset - self.first_offset
+
+
+class Fetched(NamedTuple):
+    """Messages of a queue, and where to go on: every entry before that was looked at."""
+
+    messages: list[StoredMessage]
+    next_offset: int
 
 
 class _Queue(NamedTuple):
@@ -80,7 +87,7 @@ class Reader:
         return sorted({*self._queues.topics(), *self._batch_queues.topics()})
 
     def queues(self, topic: str) -> list[QueueRange]:
-        ids = sorted({*self._queues.queue_ids(topic), *self._batch_queues.queue_ids(topic)})
+        ids = self.queue_ids(topic)
         if not ids:
             raise UnknownTopic(topic, None, f"{len(self.topics())} topics: {', '.join(self.topics()[:8])}")
         return [self.range_of(topic, queue_id) for queue_id in ids]
@@ -91,8 +98,29 @@ class Reader:
         first = queue.first_offset(self._log.first_offset)
         return QueueRange(topic, queue_id, first, max(first, queue.end))
 
+    def range_or_empty(self, topic: str, queue_id: int) -> QueueRange:
+        """A queue's range; an empty one for a queue that is not there yet."""
+        try:
+            return self.range_of(topic, queue_id)
+        except UnknownTopic:
+            return QueueRange(topic, queue_id, 0, 0)
+
+    def end_of(self, topic: str, queue_id: int) -> int:
+        """Where a queue ends; 0 for one that is not there yet."""
+        batch = self._batch_queues.get(topic, queue_id)
+        return batch.end if batch is not None else self._queues.end_of(topic, queue_id)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        return sorted({*self._queues.queue_ids(topic), *self._batch_queues.queue_ids(topic)})
+
     def read(self, topic: str, queue_id: int, start: int, limit: int, max_bytes: int) -> list[StoredMessage]:
         """At most `limit` messages from `start` on; none at the queue's end."""
+        return self.fetch(topic, queue_id, start, limit, max_bytes).messages
+
+    def fetch(
+        self, topic: str, queue_id: int, start: int, limit: int, max_bytes: int, codes: bytes | None = None
+    ) -> Fetched:
+        """At most `limit` messages from `start` on; with `codes` (see `select_entries`) those that may have a tag."""
         batch = self._batch_queues.get(topic, queue_id)
         queue = batch if batch is not None else self._queues.get(topic, queue_id)
         end = self._require_in_range(topic, queue_id, queue, start)
@@ -100,13 +128,13 @@ class Reader:
             return self._read_batches(batch, start, limit)
         assert isinstance(queue, ConsumeQueue)
         where = _Queue(topic, queue_id, topic.encode("utf-8", "surrogatepass"), queue)
-        messages: list[StoredMessage] = []
+        fetched = Fetched([], start)
         try:
-            messages = self._read_ahead(where, start, end, limit, max_bytes)
+            fetched = self._read_ahead(where, start, end, limit, max_bytes, codes)
         finally:
-            if not messages:  # deleted under this read: neither damage nor the queue's end
+            if not fetched.messages:  # deleted under this read: neither damage nor the queue's end
                 self._require_in_range(topic, queue_id, queue, start)
-        return messages
+        return fetched
 
     def _require_in_range(self, topic: str, queue_id: int, queue: ConsumeQueue | BatchQueue, start: int) -> int:
         """The queue's end; OffsetOutOfRange for a start outside of what is there now."""
@@ -115,14 +143,18 @@ class Reader:
             raise OffsetOutOfRange(f"{topic}, queue {queue_id}", start, first, end)
         return end
 
-    def _read_ahead(self, where: _Queue, start: int, end: int, limit: int, max_bytes: int) -> list[StoredMessage]:
-        messages = self._read_entries(where, start, min(end, start + limit), max_bytes)
-        while not messages and start + limit < end:  # nothing but entries of no message, or damage: look behind them
-            start += limit
-            messages = self._read_entries(where, start, min(end, start + limit), max_bytes)
-        return messages
+    def _read_ahead(
+        self, where: _Queue, start: int, end: int, limit: int, max_bytes: int, codes: bytes | None
+    ) -> Fetched:
+        if codes is not None:
+            return self._read_entries(where, start, end, limit, max_bytes, codes)
+        fetched = self._read_entries(where, start, min(end, start + limit), limit, max_bytes)
+        while not fetched.messages and fetched.next_offset < end:  # entries of no message, or damage: look behind them
+            start = fetched.next_offset
+            fetched = self._read_entries(where, start, min(end, start + limit), limit, max_bytes)
+        return fetched
 
-    def _read_batches(self, batch: BatchQueue, start: int, limit: int) -> list[StoredMessage]:
+    def _read_batches(self, batch: BatchQueue, start: int, limit: int) -> Fetched:
         readable = self._readable_end()
         found = []
         for entry in batch.entries_from(start, limit):
@@ -130,23 +162,33 @@ class Reader:
                 found.append(StoredMessage(self._log.record_at(entry.physical_offset, readable)))
             except CorruptRecord as error:
                 self._scars.add(entry.physical_offset, entry.physical_offset + entry.size, error.reason)
-        return found
+            start = entry.base_offset + entry.message_count
+        return Fetched(found, start)
 
-    def _read_entries(self, queue: _Queue, start: int, stop: int, max_bytes: int) -> list[StoredMessage]:
+    def _read_entries(
+        self, queue: _Queue, start: int, stop: int, limit: int, max_bytes: int, codes: bytes | None = None
+    ) -> Fetched:
         records: list[StoredMessage] = []
         first, readable = self._log.first_offset, self._readable_end()
         left = max_bytes
-        while start < stop and (left > 0 or not records):
+        while start < stop and len(records) < limit and (left > 0 or not records):
             entries = queue.files.entries(start, stop)
-            number, count = 0, len(entries) // ENTRY_SIZE
-            if not count:  # the queue's file is gone
+            place, total = 0, len(entries) // ENTRY_SIZE
+            numbers, behind = None, total
+            if not total:  # the queue's file is gone
                 raise OffsetOutOfRange(f"{queue.topic}, queue {queue.queue_id}", start, stop, stop)
-            while number < count and (left > 0 or not records):
+            if codes is not None:
+                numbers, behind = select_entries(entries, 0, codes, limit - len(records))
+                total = len(numbers)
+            while place < total:
+                number = place if numbers is None else numbers[place]
+                if left <= 0 and records:
+                    return Fetched(records, start + number)
                 offset, size, _ = ENTRY.unpack_from(entries, number * ENTRY_SIZE)
                 if not (0 < size < FILLER_SIZE and first <= offset < readable):
                     if size != FILLER_SIZE:
                         self._note_entry(queue, start + number, offset)
-                    number += 1
+                    place += 1
                     continue
                 file = self._log.files.file_at(offset)
                 if file is None:  # deleted since this read began
@@ -156,27 +198,29 @@ class Reader:
                     file.start,
                     min(readable, file.end) - file.start,
                     entries,
-                    number,
+                    place,
                     left,
                     StoredMessage,
                     queue.raw_topic,
                     queue.queue_id,
                     start,
+                    numbers,
                 )
-                if not why and after == count and start + count == stop:
-                    return records + found if records else found
+                if not why and after == total and start + behind == stop:
+                    return Fetched(records + found if records else found, stop)
                 records += found
                 left -= sum(message.size for message in found)
                 if why:
+                    number = after if numbers is None else numbers[after]
                     stretch = Stretch(file.pages, file.start, 0, min(readable, file.end) - file.start, file.path)
-                    entry = QueueEntry(*ENTRY.unpack_from(entries, after * ENTRY_SIZE))
-                    self._note_damage(queue, start + after, stretch, entry, why)
+                    entry = QueueEntry(*ENTRY.unpack_from(entries, number * ENTRY_SIZE))
+                    self._note_damage(queue, start + number, stretch, entry, why)
                     after += 1
-                elif after == number:  # the next would pass max_bytes
-                    return records
-                number = after
-            start += count
-        return records
+                elif after == place:  # the next would pass max_bytes
+                    return Fetched(records, start + number)
+                place = after
+            start += behind
+        return Fetched(records, start)
 
     def _note_damage(self, queue: _Queue, number: int, stretch: Stretch, entry: QueueEntry, why: int) -> None:
         """Is it the record, or the queue's entry? Where the log goes on behind it, the entry had the right place."""

@@ -66,8 +66,8 @@ class _Closed(Side):
     def __init__(self, layout: Layout, config: StoreConfig) -> None:
         super().__init__(layout, config, writable=False)
         foreign = frozenset(BatchQueues(layout.batch_queues, 0, 0).topics())
-        self.trust: Trust = believe_log(layout, self.log_files, self.scars) or judge(
-            layout, self.log_files, self.queues, self.index, self.scars, foreign
+        self.trust: Trust = believe_log(layout, self.log_files, self.scars, self.graves) or judge(
+            layout, self.log_files, self.queues, self.index, self.scars, foreign, self.graves
         )
         found = find_end(self.log_files, self.trust, Reporter())
         self.end, self.last_record = found.offset, found.last_record
@@ -112,7 +112,10 @@ class Rebuild:
         for name in ("staging", "consumequeue", "index"):
             (self._place / name).mkdir(parents=True)
         index = self._config.index
-        self.staging = Staging(str(self._place / "staging"), self._config.delays_ms, index.enabled, index.tags)
+        self._graves = self._store.graves.ends
+        self.staging = Staging(
+            str(self._place / "staging"), self._config.delays_ms, index.enabled, index.tags, self._graves
+        )
         assert index.slot_count and index.entry_count, "sizes are resolved"
         self.site = Site(
             str(self._place / "staging"),
@@ -157,15 +160,17 @@ class Rebuild:
         return harvest_at(self.staging, part, offset - part.start)
 
     def _queue_works(self, runs: dict[tuple[str, int], list[StagedRun]]) -> list[QueueWork]:
-        """Queues that the log names, those that are there, and those that the checkpoint knows."""
+        """Queues that the log names, those that are there, and those that the checkpoint knows; none of the buried."""
         checkpoint = self._checkpoint
         ends = checkpoint.queue_ends if checkpoint is not None and self._end >= checkpoint.dispatched else {}
         folders = (path for path in self._layout.consume_queues.glob("*/*") if path.name.isdigit() and path.is_dir())
         here = {(path.parent.name, int(path.name)) for path in folders}
         known = {(topic, i) for topic, of in ends.items() for i in of}
+        buried = self._graves.keys() - {topic for topic, _ in runs}
         return [
             QueueWork(topic, i, runs.get((topic, i), []), ends.get(topic, {}).get(i, 0))
             for topic, i in sorted({*runs, *here, *known})
+            if topic not in buried
         ]
 
     def _spread(self, works: list[QueueWork], task_count: int) -> list[list[QueueWork]]:

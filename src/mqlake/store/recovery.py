@@ -22,7 +22,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ from mqlake.kernel import StoredRecord, check_record, dispatch_records, walk_rec
 from mqlake.kernel.types import BLANK, REACHED_END, REASONS
 from mqlake.logs.consume_queues import ConsumeQueues
 from mqlake.logs.damage import next_record
+from mqlake.logs.graves import Graves, living
 from mqlake.logs.key_index import KeyIndex
 from mqlake.logs.scars import Scar, Scars
 from mqlake.store.checkpoint import Checkpoint, read_checkpoint, rocketmq_digest
@@ -145,9 +146,10 @@ def judge(
     index: KeyIndex | None,
     scars: Scars,
     foreign: frozenset[str],
+    graves: Graves,
 ) -> Trust:
     """What can be believed of a store that nobody writes. Reads only. `foreign` topics have queues of another kind."""
-    known = believe_log(layout, log, scars)
+    known = believe_log(layout, log, scars, graves)
     if known is not None and known.checkpoint is not None:
         whole = queues.are_whole(known.checkpoint.queue_ends, known.offset, from_zero=log.first_offset == 0)
         if whole and _index_is_whole(index, known.checkpoint, log.first_offset):
@@ -159,19 +161,26 @@ def judge(
     if layout.abort.exists():
         return Trust(log.first_offset, -1, "unclean stop")
     newest = newest_record(log, queues)
-    if newest is not None and _queues_agree(log, queues, index, newest, foreign):
+    if newest is not None and _queues_agree(log, queues, index, newest, foreign, graves):
         return Trust(newest.physical_offset + newest.size, newest.physical_offset, "clean stop")
     _log.warning("%s: queues or index do not agree with the log: they are built again from it", layout.root)
     return Trust(log.first_offset, -1, "rebuild")
 
 
-def believe_log(layout: Layout, log: MappedFileQueue, scars: Scars) -> Trust | None:
+def believe_log(layout: Layout, log: MappedFileQueue, scars: Scars, graves: Graves) -> Trust | None:
     """What our checkpoint proves of the log alone, whatever queues and index are like; None where it proves nothing."""
     checkpoint = read_checkpoint(layout.own_checkpoint)
     if checkpoint is None or not is_latest(layout, checkpoint) or not _still_holds(log, checkpoint, scars):
         return None
+    checkpoint = _without_buried(checkpoint, graves)
     watermark = _watermark(layout, log, checkpoint)
     return Trust(checkpoint.dispatched, checkpoint.last_record, "checkpoint", watermark, checkpoint)
+
+
+def _without_buried(checkpoint: Checkpoint, graves: Graves) -> Checkpoint:
+    """A crash may have come between the deletion of a topic and the checkpoint behind it."""
+    buried = {topic for topic, end in graves.ends.items() if end >= checkpoint.dispatched}
+    return replace(checkpoint, queue_ends={t: ends for t, ends in checkpoint.queue_ends.items() if t not in buried})
 
 
 def is_latest(layout: Layout, checkpoint: Checkpoint) -> bool:
@@ -246,7 +255,12 @@ def newest_record(log: MappedFileQueue, queues: ConsumeQueues) -> QueueEntry | N
 
 
 def _queues_agree(
-    log: MappedFileQueue, queues: ConsumeQueues, index: KeyIndex | None, newest: QueueEntry, foreign: frozenset[str]
+    log: MappedFileQueue,
+    queues: ConsumeQueues,
+    index: KeyIndex | None,
+    newest: QueueEntry,
+    foreign: frozenset[str],
+    graves: Graves,
 ) -> bool:
     """The last files of the log and the queues name the same records, up to the newest; the index has its files."""
     stop = newest.physical_offset + newest.size
@@ -261,7 +275,7 @@ def _queues_agree(
             break
         _, _, runs, keys, _, _, _ = dispatch_records(file.pages, 0, end, start, end, (), index is not None, False)
         has_keys = has_keys or bool(keys)
-        if not all(run[0] in foreign or _names(queues, *run) for run in runs):
+        if not all(run[0] in foreign or _names(queues, *run) for run in living(runs, graves.ends)):
             return False
     return index is None or not has_keys or index.file_count > 0
 

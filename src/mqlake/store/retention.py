@@ -109,6 +109,8 @@ class Retention:
         self._disk_used = disk_used or disk_used_percent
         self._hours = parse_hours(config.delete_hours)
         self.gates = Gates(layout.gates)
+        self.needs: dict[str, Callable[[], int]] = {}
+        """Gates of this process, asked before each file: from which offset on is the log needed at this moment."""
         self.used_percent = 0
         """Of the disk, when it was last looked at."""
         self.failure: OSError | None = None
@@ -215,7 +217,7 @@ class Retention:
         if end > self._checkpointed:
             _log.warning("%s stays: no checkpoint covers it yet", file_name(start))
             return ()
-        gates = self.gates.offsets()
+        gates = self.gates.offsets() | {name: need() for name, need in list(self.needs.items())}
         held = held_by(gates, end)
         if held and (obeys_gates or self.used_percent <= self._config.hard_limit_percent):
             return held

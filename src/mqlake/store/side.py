@@ -9,6 +9,7 @@ from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.logs.commit_log import CommitLog
 from mqlake.logs.consume_queues import BatchQueues, ConsumeQueues
 from mqlake.logs.damage import next_record
+from mqlake.logs.graves import Graves
 from mqlake.logs.key_index import KeyIndex
 from mqlake.logs.scars import Scars
 from mqlake.store.dispatch import Dispatcher
@@ -34,6 +35,7 @@ class Side:
         if config.index.enabled:
             self.index = KeyIndex(layout.index, slots, entries, writable=writable, scratch=layout.scratch)
         self.scars = Scars(layout.scars, layout.scratch if writable else None)
+        self.graves = Graves(layout.graves, layout.scratch)
         try:
             self.log_files.load()
         except BadFile as error:
@@ -42,11 +44,12 @@ class Side:
         if self.index is not None:
             self.index.load(strict=not numbers_are_noted(layout, config))
         self.scars.load(self.log_files.first_offset)
+        self.graves.load(self.log_files.first_offset)
 
     def _judge(self, reporter: Reporter) -> tuple[Trust, LogEnd]:
         """What can be believed of a store that nobody writes, and where its log ends. Changes nothing."""
         foreign = frozenset(BatchQueues(self.layout.batch_queues, 0, 0).topics())
-        trust = judge(self.layout, self.log_files, self.queues, self.index, self.scars, foreign)
+        trust = judge(self.layout, self.log_files, self.queues, self.index, self.scars, foreign, self.graves)
         end = find_end(self.log_files, trust, reporter)
         for scar in end.scars:
             self.scars.add(*scar)
@@ -63,6 +66,7 @@ class Side:
             self.queues,
             self.index,
             self.scars,
+            self.graves,
             words,
             start=start,
             delays_ms=self.config.delays_ms,

@@ -16,8 +16,9 @@ from mqlake.kernel.reference.lookup import find_messages
 from mqlake.kernel.reference.memory import lock_memory, populate, unlock_memory
 from mqlake.kernel.reference.message import Message, PutReceipt, StoredRecord
 from mqlake.kernel.reference.pack import match_packed, pack_records, survey_packed
-from mqlake.kernel.reference.queue import count_valid_entries, read_records, seek_timestamp
+from mqlake.kernel.reference.queue import count_valid_entries, read_records, seek_timestamp, select_entries
 from mqlake.kernel.reference.record import check_record, decode_properties, walk_records
+from mqlake.kernel.reference.timer import find_deliveries, lowest_place, pack_timer_units, read_timers, take_due
 from mqlake.kernel.reference.verify import check_index, first_index_entry, match_index_keys, survey_records
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "decode_properties",
     "dispatch_records",
     "encode_record",
+    "find_deliveries",
     "find_index_key",
     "find_messages",
     "find_record",
@@ -42,17 +44,22 @@ __all__ = [
     "java_hash",
     "link_index_entries",
     "lock_memory",
+    "lowest_place",
     "match_index_keys",
     "match_packed",
     "pack_records",
+    "pack_timer_units",
     "pick_columns",
     "populate",
     "put_index_keys",
     "read_records",
+    "read_timers",
     "scan_columns",
     "seek_timestamp",
+    "select_entries",
     "survey_packed",
     "survey_records",
+    "take_due",
     "unlock_memory",
     "walk_records",
 ]

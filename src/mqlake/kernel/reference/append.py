@@ -35,7 +35,7 @@ class Appender:
     """The write position of the log.
 
     Where an append needs more than a copy (the file is full or closed, a queue is written for the first time, light
-    queues are named) the answer is None, nothing has happened, and the caller goes the slow way.
+    queues are named, a delay is asked for) the answer is None, nothing has happened, and the caller goes the slow way.
     """
 
     def __init__(
@@ -53,6 +53,8 @@ class Appender:
         self._slow_ns = slow_ns
         self._words = words
         self.last_timestamp = 0
+        self.sets_delayed_aside = False
+        """A message with a delay goes the slow way, unless it is to be stored as it is."""
         self._is_open = False
         self._target: Writable | None = None
         self._mutex = threading.RLock()  # what the interpreter lock is to the compiled twin
@@ -88,15 +90,20 @@ class Appender:
         return len(self._encode(message, 0, 0, 0, 0))
 
     def append(
-        self, message: Message, durability: Any, numbered_lights: bool = False, while_closed: bool = False
+        self,
+        message: Message,
+        durability: Any,
+        as_it_is: bool = False,
+        numbered_lights: bool = False,
+        while_closed: bool = False,
     ) -> PutReceipt | None:
         """Place one message; its receipt, or None where the slow way is needed.
 
-        `numbered_lights`: its numbers in light queues are given. `while_closed`: the caller closed the appender to
-        keep others out.
+        `as_it_is`: with a delay too. `numbered_lights`: its numbers in light queues are given. `while_closed`: the
+        caller closed the appender to keep others out.
         """
         with self._mutex:
-            size = self._plan(message, numbered_lights)
+            size = self._plan(message, as_it_is, numbered_lights)
             if size is None or self._target is None or not (self._is_open or while_closed):
                 return None
             if self.position + size + 8 > len(self._target):
@@ -107,7 +114,9 @@ class Appender:
         self._after(size, timestamp)
         return receipt
 
-    def append_many(self, messages: Sequence[Message], durability: Any) -> list[PutReceipt] | None:
+    def append_many(
+        self, messages: Sequence[Message], durability: Any, as_it_is: bool = False
+    ) -> list[PutReceipt] | None:
         """Place messages one behind the other; their receipts, or None and none of them placed."""
         total = 0
         with self._mutex:
@@ -120,7 +129,7 @@ class Appender:
             for message in messages:
                 born_host_of(message, self._store_host)  # refused before anything is measured
             for message in messages:
-                size = self._plan(message, False)
+                size = self._plan(message, as_it_is, False)
                 if size is None:
                     return None
                 total += size
@@ -197,7 +206,7 @@ class Appender:
         self._publish(self.file_start + self.position)
         return position
 
-    def _plan(self, message: Message, numbered_lights: bool) -> int | None:
+    def _plan(self, message: Message, as_it_is: bool, numbered_lights: bool) -> int | None:
         """The size of a record; None where the slow way is needed."""
         state = self.states.get(message.topic)
         if state is None:
@@ -205,6 +214,8 @@ class Appender:
         self._require_size(len(body_of(message)))
         size = self.size_of(message)
         if "INNER_MULTI_DISPATCH" in message.properties and not numbered_lights:
+            return None
+        if self.sets_delayed_aside and not as_it_is and any(map(is_delay, message.properties)):
             return None
         queue_id = state.turn if message.queue_id is None else message.queue_id
         if not isinstance(queue_id, int) or not 0 <= queue_id < 1 << 31:
@@ -253,3 +264,8 @@ class Appender:
         took_ms = time.time_ns() // 1_000_000 - began_ms
         if took_ms * 1_000_000 > self._slow_ns and self.on_slow is not None:
             self.on_slow(size, took_ms)
+
+
+def is_delay(name: str) -> bool:
+    """DELAY, or one of TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DEL_UNIQKEY."""
+    return name == "DELAY" or (len(name) >= 14 and name.startswith("TIMER_DEL"))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqlake.errors import InvalidMessage
+from mqlake.kernel.delays import delay_properties
 from mqlake.kernel.reference.record import decode_properties, parse
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 KEYS = "KEYS"
 TAGS = "TAGS"
@@ -46,8 +50,15 @@ class Message:
         born_host: str | None = None,
         reconsume_times: int = 0,
         prepared_offset: int = 0,
+        deliver_at: datetime | int | None = None,
+        delay_s: float | None = None,
+        delay_level: int | None = None,
     ) -> None:
-        """`keys` is one key or several; `queue_id` None takes the topic's queues in turn; `sys_flag` is RocketMQ's."""
+        """`keys` is one key or several; `queue_id` None takes the topic's queues in turn; `sys_flag` is RocketMQ's.
+
+        One of `deliver_at` (a datetime, or milliseconds since 1970), `delay_s` and `delay_level` says when it is to be
+        delivered: see `kernel/delays.py`.
+        """
         self.topic = topic
         self.body = body
         self.queue_id = queue_id
@@ -56,6 +67,8 @@ class Message:
             self.properties[KEYS] = keys if isinstance(keys, str) else join_keys(keys)
         if tags:
             self.properties[TAGS] = tags
+        if deliver_at is not None or delay_s is not None or delay_level is not None:
+            self.properties.update(delay_properties(deliver_at, delay_s, delay_level))
         self.flag = whole_number("flag", flag, INT32_MAX)
         self.sys_flag = whole_number("sys_flag", sys_flag, INT32_MAX)
         if born_timestamp is None:

@@ -26,6 +26,23 @@ def count_valid_entries(entries: Readable, log_end: int) -> int:
     return len(entries) // 20
 
 
+def select_entries(entries: Readable, first: int, codes: bytes, limit: int) -> tuple[list[int], int]:
+    """The numbers of at most `limit` entries from `first` on that have one of the tags codes, and where it stopped.
+
+    `codes` are native int64, rising. An entry that stands for no message has none.
+    """
+    if first < 0 or limit < 1:
+        raise ValueError(f"{first} is no number of an entry, or {limit} no limit")
+    wanted = set(memoryview(codes).cast("q"))
+    found: list[int] = []
+    while first < len(entries) // 20 and len(found) < limit:
+        _, size, code = ENTRY.unpack_from(entries, first * 20)
+        if code in wanted and size != FILLER_SIZE:
+            found.append(first)
+        first += 1
+    return found, first
+
+
 def read_records(
     log: Readable,
     log_start: int,
@@ -37,12 +54,14 @@ def read_records(
     topic: bytes,
     queue_id: int,
     start: int,
+    numbers: list[int] | None = None,
 ) -> tuple[list[Kind], int, int]:
     """Copy out the records that entries point at, from entry `first` on, while they lie in this stretch of the log.
 
     `log` holds the log from offset `log_start` on, `readable` bytes of it. Every record is checked, CRC included, and
     must be the one of its number: the entries are those of a queue of `topic` from number `start` on.
-    `kind` is the class, a StoredRecord, that they are made into.
+    `kind` is the class, a StoredRecord, that they are made into. With `numbers`, rising, only those entries count, and
+    `first` is a place in that list.
     Returns the records, the entry where reading stopped, and why: 0 (all read, the next lies outside, or `max_bytes`
     are full; one record always fits) or the code of `check_record` for the record that is damaged, or BAD_ENTRY (-7)
     where another record is there than the entry must name.
@@ -54,8 +73,13 @@ def read_records(
     found: list[Kind] = []
     taken = 0
     readable = min(readable, len(log))
-    while first < len(entries) // 20:
-        offset, size, _ = ENTRY.unpack_from(entries, first * 20)
+    total = len(entries) // 20
+    for number in numbers or ():
+        if not 0 <= number < total:
+            raise ValueError(f"{number} is not inside of {total} entries")
+    while first < (total if numbers is None else len(numbers)):
+        number = first if numbers is None else numbers[first]
+        offset, size, _ = ENTRY.unpack_from(entries, number * 20)
         at = offset - log_start
         if not 0 <= at < readable or size <= 0 or (taken and taken + size > max_bytes):
             break
@@ -63,7 +87,7 @@ def read_records(
         if result != size:
             return found, first, result if result < 0 else BAD_ENTRY
         record = bytes(log[at : at + size])
-        if not _is_numbered(record, topic, queue_id, start + first):
+        if not _is_numbered(record, topic, queue_id, start + number):
             return found, first, BAD_ENTRY
         found.append(kind(record))
         taken += size

@@ -15,6 +15,7 @@ from mqlake.errors import ChangedUnderRead
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import MappedFile
 from mqlake.files.names import file_name
+from mqlake.logs.graves import graves_of
 from mqlake.spark.jobs.audit import table_of
 from mqlake.spark.split import Split
 from mqlake.store.check import look_at_log
@@ -33,7 +34,10 @@ def check_split(split: Split, *, queues: bool = True, config: StoreConfig | None
     log = LogMap(Placement(_files(layout, split), {}, []), split.file_size, ends)
     batch_topics = frozenset(path.name for path in layout.batch_queues.glob("*"))
     delays_ms = (config or StoreConfig()).delays_ms
-    looker = Looker(How(split.store, GRID, split.queue_file_size, delays_ms, batch_topics, 1, 1, None, queues))
+    how = How(
+        split.store, GRID, split.queue_file_size, delays_ms, batch_topics, 1, 1, None, graves_of(layout), queues=queues
+    )
+    looker = Looker(how)
     numbers = QueueCheck(layout, split.queue_file_size, log, findings)
 
     def look(file: MappedFile, position: int, end: int) -> Piece:

@@ -1,0 +1,78 @@
+"""`mqlake consume`: the messages that a group has not yet read; each is committed when it is printed."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from mqlake import MessageStore, NotPermitted, Sql, StoreLocked, Tags
+from mqlake.cli import show
+from mqlake.cli.options import json_option, moment, settings_of, store_command
+from mqlake.cli.tail import message_line
+
+
+@click.command()
+@store_command
+@click.argument("group")
+@click.argument("topic")
+@click.option("--tags", metavar="'A || B'", help="Only messages with one of these tags.")
+@click.option("--sql", metavar="EXPRESSION", help="Only messages whose properties make this true.")
+@click.option("--start", default="first", show_default=True, help="Where a new group begins: first, last, or a time.")
+@click.option("--progress", metavar="FILE", help="Keep progress here, or in 'memory', and not with the group.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for more, until Ctrl-C.")
+@json_option
+def consume(
+    store: Path,
+    config: Path | None,
+    group: str,
+    topic: str,
+    tags: str | None,
+    sql: str | None,
+    start: str,
+    progress: str | None,
+    limit: int | None,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Print the messages of TOPIC that GROUP has not yet read, and remember that it has.
+
+    A group's progress is kept by the process that writes the store, so nobody else may be writing it. While somebody
+    is, read with --progress FILE: progress of your own.
+    """
+    if tags is not None and sql is not None:
+        raise click.UsageError("--tags and --sql: one of them")
+    wanted = Sql(sql) if sql is not None else Tags(tags or "*")
+    begin = start if start in ("first", "last") else datetime.fromtimestamp(moment(start) / 1000, UTC)
+    with _open(store, config, alone=progress is not None) as opened:
+        consumer = opened.consumer(
+            group,
+            topic,
+            filter=wanted,
+            start=begin,
+            progress="group" if progress is None else progress,
+            idle_s=None if follow else 0.0,
+        )
+        with consumer:
+            for number, message in enumerate(consumer, 1):
+                if as_json:
+                    show.print_json(show.message_json(message))
+                else:
+                    sys.stdout.write(message_line(message) + "\n")
+                sys.stdout.flush()
+                if number == limit:
+                    break
+
+
+def _open(store: Path, config: Path | None, *, alone: bool) -> MessageStore:
+    try:
+        return MessageStore.open(store, read_only=alone, create=False, config=settings_of(config))
+    except StoreLocked as error:
+        raise NotPermitted(
+            str(store),
+            f"process {error.pid} writes this store and alone shares groups; across processes that is a broker's work",
+            "stop it, or give --progress FILE to read with progress of your own",
+        ) from None

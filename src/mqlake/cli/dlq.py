@@ -1,0 +1,89 @@
+"""`mqlake dlq`: dead letters, messages that a group could not process however often they came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from mqlake import MessageStore, StoredMessage
+from mqlake.cli import show
+from mqlake.cli.options import json_option, open_existing, open_reader, store_command
+from mqlake.delivery.retry import groups_with_dead_letters
+from mqlake.delivery.system_topics import dead_letter_topic
+
+
+@click.group()
+def dlq() -> None:
+    """Dead letters: what a group could not process, however often it came."""
+
+
+@dlq.command("list")
+@store_command
+@json_option
+def list_(store: Path, config: Path | None, as_json: bool) -> None:
+    """List the groups that have dead letters, and how many."""
+    with open_reader(store, config) as opened:
+        found = {group: _count(opened, group) for group in groups_with_dead_letters(opened.topics())}
+    if as_json:
+        for group, count in found.items():
+            show.print_json({"group": group, "topic": dead_letter_topic(group), "messageCount": count})
+        return
+    table = show.table("group", "dead letters>")
+    for group, count in found.items():
+        table.add_row(show.printable(group), show.count(count))
+    show.console().print(table)
+
+
+def _count(store: MessageStore, group: str) -> int:
+    return sum(queue.message_count for queue in store.queues(dead_letter_topic(group)))
+
+
+@dlq.command("show")
+@store_command
+@click.argument("group")
+@click.option("--start", type=click.IntRange(min=0), default=0, show_default=True, help="The first offset.")
+@click.option("--limit", type=click.IntRange(min=1), default=32, show_default=True, help="At most this many messages.")
+@json_option
+def show_(store: Path, config: Path | None, group: str, start: int, limit: int, as_json: bool) -> None:
+    """Show the dead letters of GROUP."""
+    with open_reader(store, config) as opened:
+        show.print_messages(_dead_letters(opened, group, start, limit), as_json=as_json)
+
+
+@dlq.command()
+@store_command
+@click.argument("group")
+@click.argument("offsets", nargs=-1, type=click.IntRange(min=0), metavar="[OFFSET]...")
+@click.option("--all", "everything", is_flag=True, help="All of them.")
+def resend(store: Path, config: Path | None, group: str, offsets: tuple[int, ...], everything: bool) -> None:
+    """Have GROUP get dead letters again, as if they came for the first time; they stay listed."""
+    if bool(offsets) == everything:
+        raise click.UsageError("name the OFFSETs of dead letters, or --all of them")
+    with open_existing(store, config) as opened:
+        chosen = _dead_letters(opened, group) if everything else _at(opened, group, offsets)
+        count = 0
+        for letter in list(chosen):
+            opened.resend(letter)
+            count += 1
+    click.echo(f"{count} sent to group {group} again")
+
+
+def _at(store: MessageStore, group: str, offsets: tuple[int, ...]) -> Iterator[StoredMessage]:
+    for offset in offsets:
+        found = list(_dead_letters(store, group, offset, 1))
+        if not found or found[0].queue_offset != offset:
+            raise click.BadParameter(f"group {group} has no dead letter {offset}", param_hint="OFFSET")
+        yield found[0]
+
+
+def _dead_letters(store: MessageStore, group: str, start: int = 0, limit: int = 1 << 62) -> Iterator[StoredMessage]:
+    """Dead letters from an offset on. RocketMQ keeps them in one queue."""
+    topic = dead_letter_topic(group)
+    first = store.queues(topic)[0].first_offset
+    start = max(start, first)
+    while limit > 0 and (batch := store.read(topic, start=start, limit=min(limit, 1_000))):
+        yield from batch
+        limit -= len(batch)
+        start = batch[-1].queue_offset + 1

@@ -1,0 +1,89 @@
+"""`mqlake group`: consumer groups that are set up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from mqlake.cli import show
+from mqlake.cli.options import json_option, open_existing, open_reader, open_writer, store_command
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _settings(command: Command) -> Command:
+    for option in (
+        click.option("--ordered/--unordered", default=None, help="One message of a queue at a time."),
+        click.option(
+            "--max-retries", "max_retry_count", type=click.IntRange(min=-1), help="Before it is a dead letter."
+        ),
+        click.option("--enabled/--disabled", default=None, help="May it consume at all."),
+        click.option("--broadcast/--no-broadcast", "broadcast_enabled", default=None, help="Progress of their own."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group()
+def group() -> None:
+    """Consumer groups: how each wants to be served."""
+
+
+@group.command()
+@store_command
+@click.argument("name")
+@_settings
+def create(store: Path, config: Path | None, name: str, **settings: Any) -> None:
+    """Set group NAME up; the store is made if there is none."""
+    with open_writer(store, config) as opened:
+        opened.create_group(name, **_given(settings))
+    click.echo(f"group {name}: set up")
+
+
+@group.command()
+@store_command
+@click.argument("name")
+@_settings
+def update(store: Path, config: Path | None, name: str, **settings: Any) -> None:
+    """Change settings of group NAME."""
+    with open_existing(store, config) as opened:
+        opened.update_group(name, **_given(settings))
+    click.echo(f"group {name}: changed")
+
+
+@group.command()
+@store_command
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(store: Path, config: Path | None, name: str, yes: bool) -> None:
+    """Delete group NAME and its progress on every topic."""
+    if not yes:
+        click.confirm(f"Delete group {name} of {store} and its progress?", abort=True, err=True)
+    with open_existing(store, config) as opened:
+        opened.delete_group(name)
+    click.echo(f"group {name}: deleted")
+
+
+@group.command("list")
+@store_command
+@json_option
+def list_groups(store: Path, config: Path | None, as_json: bool) -> None:
+    """List the groups that are set up; `mqlake groups` lists what they read."""
+    with open_reader(store, config) as opened:
+        found = list(opened.delivery.groups)
+    table = show.table("group", "enabled", "ordered", "broadcast", "retries>")
+    for each in found:
+        if as_json:
+            show.print_json(each.to_json())
+        else:
+            flags = ["yes" if flag else "" for flag in (each.enabled, each.ordered, each.broadcast_enabled)]
+            table.add_row(show.printable(each.name), *flags, str(each.max_retry_count))
+    if not as_json:
+        show.console().print(table)
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if value is not None}

@@ -1,0 +1,90 @@
+"""`mqlake topic`: topics that are set up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mqlake.cli import show
+from mqlake.cli.options import json_option, open_existing, open_reader, open_writer, store_command
+from mqlake.delivery.topics import Permission, Topic
+
+PERMISSIONS = {"r": Permission.READ, "w": Permission.WRITE, "rw": Permission.READ | Permission.WRITE}
+
+
+@click.group()
+def topic() -> None:
+    """Topics: how many queues each has, and what may be done with it."""
+
+
+@topic.command()
+@store_command
+@click.argument("name")
+@click.option("--queues", type=click.IntRange(1, 65_536), help="Queues it gets; defaultTopicQueueNums without it.")
+@click.option("--permission", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True)
+def create(store: Path, config: Path | None, name: str, queues: int | None, permission: str) -> None:
+    """Set topic NAME up; the store is made if there is none."""
+    with open_writer(store, config) as opened:
+        made = opened.create_topic(name, queues, permission=PERMISSIONS[permission])
+    click.echo(f"topic {made.name}: {made.write_queue_count} queues, {permission}")
+
+
+@topic.command()
+@store_command
+@click.argument("name")
+@click.option("--read-queues", type=click.IntRange(1, 65_536))
+@click.option("--write-queues", type=click.IntRange(1, 65_536))
+@click.option("--permission", type=click.Choice(list(PERMISSIONS)))
+def update(
+    store: Path,
+    config: Path | None,
+    name: str,
+    read_queues: int | None,
+    write_queues: int | None,
+    permission: str | None,
+) -> None:
+    """Change settings of topic NAME."""
+    given: dict[str, Any] = {"read_queue_count": read_queues, "write_queue_count": write_queues}
+    changes = {key: value for key, value in given.items() if value is not None}
+    if permission is not None:
+        changes["permission"] = PERMISSIONS[permission]
+    with open_existing(store, config) as opened:
+        made = opened.update_topic(name, **changes)
+    click.echo(f"topic {made.name}: {made.write_queue_count} queues, {_permission(made)}")
+
+
+@topic.command()
+@store_command
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(store: Path, config: Path | None, name: str, yes: bool) -> None:
+    """Delete topic NAME, its queues, and the progress of all groups on it."""
+    if not yes:
+        click.confirm(f"Delete topic {name} of {store} for good?", abort=True, err=True)
+    with open_existing(store, config) as opened:
+        opened.delete_topic(name)
+    click.echo(f"topic {name}: deleted")
+
+
+@topic.command("list")
+@store_command
+@json_option
+def list_topics(store: Path, config: Path | None, as_json: bool) -> None:
+    """List the topics that are set up; `mqlake topics` lists their queues."""
+    with open_reader(store, config) as opened:
+        topics = list(opened.delivery.topics)
+    table = show.table("topic", "read queues>", "write queues>", "permission", "ordered")
+    for each in topics:
+        if as_json:
+            show.print_json(each.to_json())
+        else:
+            counts = str(each.read_queue_count), str(each.write_queue_count)
+            table.add_row(show.printable(each.name), *counts, _permission(each), "yes" if each.ordered else "")
+    if not as_json:
+        show.console().print(table)
+
+
+def _permission(found: Topic) -> str:
+    return "".join(letter for letter in ("r", "w") if PERMISSIONS[letter] in found.permission) or "none"

@@ -1,0 +1,232 @@
+"""All consumers of one store: makes them, knows which belong to one group, and where every group is."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from mqlake.delivery.assignment import Assignment, QueueLag, Source, Subscription, lag_of, place
+from mqlake.delivery.consumer import Consumer
+from mqlake.delivery.filters import Filter, filter_of
+from mqlake.delivery.housekeeping import NEVER_MS
+from mqlake.delivery.progress import GROUP, Progress, Start
+from mqlake.delivery.share import Share
+from mqlake.delivery.state import Delivery
+from mqlake.delivery.system_topics import (
+    HALF_TOPIC,
+    OP_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    is_system_topic,
+    retry_topic,
+)
+from mqlake.delivery.topics import Permission
+from mqlake.errors import InvalidConfig, NotPermitted, UnknownGroup, UnknownTopic
+from mqlake.logs.topic_table import require_topic
+from mqlake.store.engine import Engine
+
+DEAD_MS = 1_000
+"""A group with several consumers is looked over so often for one whose thread is over."""
+ON_LOST = ("skip", "fail")
+KEPT = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC})
+"""Topics without which messages that were promised would be lost."""
+
+
+class Consumers:
+    """The consuming side of a store. Several threads may call it."""
+
+    def __init__(self, delivery: Delivery, require_open: Callable[[], None]) -> None:
+        self._delivery = delivery
+        self._side = delivery.side
+        self._source = Source(delivery.side, require_open, self.queues_of)
+        self._lock = threading.Lock()
+        self._shares: dict[str, Share] = {}
+        self._open: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self._watches = False
+
+    def open(
+        self,
+        group: str,
+        topics: str | Sequence[str],
+        *,
+        wanted: Filter | str | None,
+        start: Start,
+        progress: str | os.PathLike[str],
+        auto_commit: bool,
+        ordered: bool | None,
+        on_lost: str,
+        idle_s: float | None,
+    ) -> Consumer:
+        """A consumer that has taken its place in its group, or stands alone; see `MessageStore.consumer`."""
+        if on_lost not in ON_LOST:
+            raise InvalidConfig("on_lost", on_lost, f"must be one of {', '.join(ON_LOST)}")
+        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        known = self._delivery.require_group(group)
+        chosen = filter_of(wanted)
+        for name in names:
+            self._require_topic(name)
+        kept, share = self._progress_of(group, progress)
+        subscription = Subscription(names, chosen, retry_topic(group) if share is not None else None)
+        fail = on_lost == "fail"
+        assignment = Assignment(self._source, subscription, kept, share, fail_when_lost=fail)
+        try:
+            assignment.begin(start)
+            consumer = Consumer(
+                self._source,
+                assignment,
+                kept,
+                auto_commit=auto_commit,
+                ordered=known.ordered if ordered is None else ordered,
+                idle_s=idle_s,
+                retry=partial(self._delivery.retry, group) if share is not None else None,
+            )
+        except BaseException:
+            assignment.depart()
+            assignment.settle()
+            kept.close()
+            raise
+        for name in names if share is not None else ():
+            self._delivery.filters.note(name, group, chosen)
+        self._open.add(consumer)
+        self._watch()
+        return consumer
+
+    def _progress_of(self, group: str, where: str | os.PathLike[str]) -> tuple[Progress, Share | None]:
+        if where != GROUP:
+            if not self._delivery.require_group(group).broadcast_enabled:
+                raise NotPermitted(f"group {group!r}", "its consumers share progress", "change it with update_group")
+            kept = Progress.own(where, group)
+            self._delivery.keep_table(kept.table)
+            return kept, None
+        if not isinstance(self._side, Engine):
+            raise NotPermitted(
+                f"group {group!r}",
+                "only the process that writes a store shares groups; across processes that is a broker's work",
+                'give this consumer progress of its own: progress="memory", or the path of a file',
+            )
+        self._delivery.keep()
+        with self._lock:
+            share = self._shares.setdefault(group, Share(group, self._side.look_again))
+        return Progress(self._delivery.offsets, group), share
+
+    def _require_topic(self, name: str) -> None:
+        """A topic that can be read; one that is not there yet comes into being, where that is allowed."""
+        require_topic(name)
+        known = self._delivery.topics.find(name)
+        if known is None and not self._side.reader.queue_ids(name):
+            known = self._delivery.make_topic(name)
+        if known is not None and Permission.READ not in known.permission:
+            found = f"its permission is {known.permission!s}, READ is needed"
+            raise NotPermitted(f"topic {name!r}", found, "change it with update_topic")
+
+    def queues_of(self, topic: str) -> list[int]:
+        """Ids of a topic's queues, those without a message included; UnknownTopic where there is no such topic."""
+        known = self._delivery.topics.find(topic)
+        ids = self._side.reader.queue_ids(topic)
+        if known is None and not ids and not is_system_topic(topic):
+            raise self._delivery.topics.unknown(topic)
+        return sorted({*ids, *range(known.read_queue_count if known is not None else 0)})
+
+    # ---- groups
+
+    def lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
+        """How far a group is in each queue; UnknownGroup where it has neither settings nor progress."""
+        self._side.settle()
+        progress = Progress(self._delivery.current_offsets(), group)
+        read = [known.topic for known in progress.table.subscriptions() if known.group == group]
+        if group not in self._delivery.groups and not read:
+            raise self._delivery.groups.unknown(group)
+        if topic is not None and topic not in read:
+            raise UnknownTopic(topic, None, f"progress of group {group} on {', '.join(sorted(read)) or 'none'}")
+        return [
+            lag_of(self._side.reader, progress, name, queue_id)
+            for name in (sorted(read) if topic is None else [topic])
+            for queue_id in self._queues_or_none(name)
+        ]
+
+    def _queues_or_none(self, topic: str) -> list[int]:
+        try:
+            return self.queues_of(topic)
+        except UnknownTopic:
+            return []
+
+    def groups(self) -> list[str]:
+        """All that are set up or have progress."""
+        having = {known.group for known in self._delivery.current_offsets().subscriptions()}
+        return sorted(having | set(self._delivery.groups.names))
+
+    def reset(self, group: str, topic: str, to: Start) -> list[QueueLag]:
+        """Set a group's progress on a topic anew, durably; its consumers go on from there."""
+        self._delivery.require_writer()
+        if group not in self.groups():
+            raise UnknownGroup(group, ", ".join(self.groups()) or "none")
+        self._require_topic(topic)
+        progress, share = self._progress_of(group, GROUP)
+        assert share is not None, "the writer shares a group's progress"
+        with share.settling:
+            place(self._source, progress, [topic], to)
+            share.begin_anew()
+        progress.table.sync()
+        return self.lag(group, topic)
+
+    def count_of(self, group: str) -> int:
+        """Consumers of a group that are open in this process."""
+        share = self._shares.get(group)
+        return 0 if share is None else share.count()
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic: its settings, its queues, and all progress on it."""
+        writer = self._delivery.require_writer()
+        known = topic in self._delivery.topics
+        if topic in KEPT or topic in writer.batch_queues.topics():
+            raise NotPermitted(f"topic {topic!r}", "the store itself needs it", "it cannot be deleted")
+        if not known and not self._side.reader.queue_ids(topic):
+            raise self._delivery.topics.unknown(topic)
+        if known:
+            self._delivery.topics.delete(topic)
+        writer.delete_topic(topic)
+        self._delivery.offsets.forget(topic=topic)
+        self._delivery.filters.forget(topic=topic)
+        for consumer in list(self._open):
+            consumer.forget(topic)
+        self._begin_anew()
+        self._delivery.persist()
+
+    def _begin_anew(self) -> None:
+        for share in list(self._shares.values()):
+            with share.settling:
+                share.begin_anew()
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group: its settings, and its progress on every topic."""
+        self._delivery.require_writer()
+        if group not in self.groups():
+            raise self._delivery.groups.unknown(group)
+        if count := self.count_of(group):
+            raise NotPermitted(f"group {group!r}", f"it has {count} open consumers", "close them first")
+        if group in self._delivery.groups:
+            self._delivery.groups.delete(group)
+        self._delivery.offsets.forget(group=group)
+        self._delivery.filters.forget(group=group)
+        self._delivery.persist()
+
+    # ---- those that failed
+
+    def _watch(self) -> None:
+        if not self._watches and isinstance(self._side, Engine):
+            self._watches = True
+            self._delivery.housekeeping.add(self.step)
+
+    def step(self, now_ms: int) -> int:
+        """Let others have the queues of consumers that nobody uses any more."""
+        for share in list(self._shares.values()):
+            share.evict_the_dead()
+        return now_ms + DEAD_MS if self._shares else NEVER_MS
+
+    def close(self) -> None:
+        """Close those that are open: what they finished is committed."""
+        for consumer in list(self._open):
+            consumer.close()

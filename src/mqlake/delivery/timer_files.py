@@ -1,0 +1,163 @@
+"""What the timer keeps on the disk: its own checkpoint, and what RocketMQ needs to go on in its place.
+
+`mqlake/timer` holds all that was pending at one moment, with the number of the next message of the timer topic to look
+at, and the offset of the log up to which all deliveries are known. It is derived: damaged or missing, it is made again
+from the topic and the log.
+
+RocketMQ keeps `config/timercheck` (how far it has read in time and in the topic) and, in `timerlog/`, a unit of 52
+bytes for each pending message; its `timerwheel` follows from these. Closing writes both for it, with what is pending
+and nothing else. While a store is open here, `timercheck` points at the first pending message and no timer log is
+there: were RocketMQ to take over after a crash, it would lose none, and deliver some again.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import shutil
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mqlake.files.layout import Layout
+from mqlake.files.mapped_file import sync_directory
+from mqlake.files.small_files import replace_file
+
+MAGIC = b"MQTIMER1"
+HEADER = struct.Struct("<8sqqIIIqI")
+"""Magic, next number, delivered to, CRCs of the `timercheck`s that belong to it, count of pairs, CRC of pairs."""
+CRC = struct.Struct("<I")
+
+CHECK = struct.Struct(">qqqqqqq")
+"""Read time, end of the timer log, next number twice (own and master's), version: state, time, counter."""
+PAGE_SIZE = 4096
+UNIT = struct.Struct(">iqiqiqiiq")
+"""Size, unit before in its slot, magic, written when, due behind that, offset, size, a topic's hash, 0."""
+BLANK = struct.Struct(">iqi")
+BLANK_MAGIC = 0xCBD43194 - (1 << 32)
+_log = logging.getLogger(__name__)
+
+
+class Saved(NamedTuple):
+    """The checkpoint of one moment."""
+
+    next_number: int
+    delivered_to: int
+    rocketmq: tuple[int, int, int]
+    """CRCs of the `timercheck` that was there, and of those that were written with this, one after the other."""
+    pairs: bytes
+
+
+def save(layout: Layout, saved: Saved) -> None:
+    """Replace the checkpoint, durably."""
+    count, crc = len(saved.pairs) // 16, zlib.crc32(saved.pairs)
+    header = HEADER.pack(MAGIC, saved.next_number, saved.delivered_to, *saved.rocketmq, count, crc)
+    replace_file(layout.timer, header + CRC.pack(zlib.crc32(header)) + saved.pairs, layout.scratch)
+
+
+def load(layout: Layout) -> Saved | None:
+    """The checkpoint; None where there is none that holds."""
+    try:
+        content = layout.timer.read_bytes()
+    except FileNotFoundError:
+        return None
+    begin = HEADER.size + CRC.size
+    if len(content) >= begin and CRC.unpack_from(content, HEADER.size)[0] == zlib.crc32(content[: HEADER.size]):
+        magic, number, delivered_to, *rocketmq, count, crc = HEADER.unpack_from(content)
+        pairs = content[begin:]
+        if magic == MAGIC and len(pairs) == 16 * count and zlib.crc32(pairs) == crc:
+            return Saved(number, delivered_to, (rocketmq[0], rocketmq[1], rocketmq[2]), pairs)
+    _log.warning("%s is damaged: what is pending is read from its topic", layout.timer)
+    return None
+
+
+class Check(NamedTuple):
+    """RocketMQ's `timercheck`."""
+
+    read_ms: int = 0
+    log_end: int = 0
+    queue_offset: int = 0
+    master_offset: int = 0
+    state_version: int = 0
+    timestamp: int = 0
+    counter: int = 0
+
+    @classmethod
+    def read(cls, layout: Layout) -> Check:
+        """As it is; all zero where it is missing."""
+        try:
+            content = layout.timer_check.read_bytes()
+        except FileNotFoundError:
+            content = b""
+        return cls(*CHECK.unpack_from(content.ljust(CHECK.size, b"\0")))
+
+    @property
+    def crc(self) -> int:
+        return zlib.crc32(CHECK.pack(*self))
+
+    def write(self, layout: Layout) -> None:
+        replace_file(layout.timer_check, CHECK.pack(*self).ljust(PAGE_SIZE, b"\0"), layout.scratch)
+
+
+def waiting_units(layout: Layout, check: Check) -> Iterator[int]:
+    """Physical offsets of the messages that RocketMQ's timer log has for its read time, or later."""
+    for path in sorted(layout.timer_log.glob("[0-9]" * 20)) if layout.timer_log.is_dir() else ():
+        if not path.stat().st_size:
+            continue
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        for at in range(0, len(data) - UNIT.size + 1, UNIT.size):
+            size, _, magic, written_ms, behind_ms, offset, *_ = UNIT.unpack_from(data, at)
+            if size != UNIT.size or not 0 <= magic <= 0xF:
+                break
+            if written_ms + behind_ms >= check.read_ms:
+                yield offset
+
+
+class LogSettings(NamedTuple):
+    """How RocketMQ is set up: size of a timer log file, unit of time, and how many of them it looks ahead."""
+
+    file_size: int
+    precision_ms: int
+    window: int
+
+    @property
+    def units_per_file(self) -> int:
+        """A file keeps room for the marker at its end."""
+        return (self.file_size - BLANK.size) // UNIT.size
+
+    def position(self, number: int) -> int:
+        """Where a unit lies in the timer log."""
+        return number // self.units_per_file * self.file_size + number % self.units_per_file * UNIT.size
+
+
+def write_timer_log(layout: Layout, units: memoryview, settings: LogSettings) -> None:
+    """Make RocketMQ's timer log of these units, where there is none. It appears whole or not at all."""
+    made = layout.scratch / "timerlog"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True)
+    step = settings.units_per_file * UNIT.size
+    for start in range(0, len(units), step):
+        with (made / f"{start // step * settings.file_size:020d}").open("wb") as file:
+            file.write(units[start : start + step])
+            if start + step < len(units):
+                file.write(BLANK.pack(settings.file_size - step, 0, BLANK_MAGIC))
+            file.truncate(settings.file_size)
+            os.fsync(file.fileno())
+    sync_directory(made)
+    made.rename(layout.timer_log)
+    sync_directory(layout.root)
+
+
+def remove_timer_log(layout: Layout) -> None:
+    """RocketMQ's timer log and wheel: what they name is known here, and would be delivered there again."""
+    layout.timer_wheel.unlink(missing_ok=True)
+    if layout.timer_log.exists():
+        aside = layout.scratch / "timerlog.old"
+        shutil.rmtree(aside, ignore_errors=True)
+        layout.scratch.mkdir(parents=True, exist_ok=True)
+        layout.timer_log.rename(aside)
+        sync_directory(layout.root)
+        shutil.rmtree(aside, ignore_errors=True)

@@ -1,0 +1,100 @@
+"""A process that uses delays, times, retries and transactions until it is killed; run it as a module.
+
+    python -m tests.delivery.kills STORE SEED
+
+It says what it does before and behind each step, one line each, so that whoever kills it knows what must be there:
+`put N` comes before a put, `ok N DUE` behind it; N is the body. Transactions put several: `begin N M`, `commit N M`,
+`done N M`, or `abort N M`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+from mqlake import MessageStore, StoreConfig
+from tests.delivery.later import order
+from tests.helpers import open_small
+
+LEVELS = StoreConfig(delay_levels="1s 1s 1s 2s")
+SPREAD_MS = 400
+
+
+def open_store(path: Path) -> MessageStore:
+    return open_small(path, config=LEVELS)
+
+
+def say(*words: object) -> None:
+    os.write(1, f"{' '.join(map(str, words))}\n".encode())  # one line, one call: a kill leaves whole lines
+
+
+class Worker:
+    """One step after the other, at random."""
+
+    def __init__(self, store: MessageStore, seed: int) -> None:
+        self._store = store
+        self._random = random.Random(seed)
+        self._number = seed * 100_000
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    def step(self) -> None:
+        getattr(self, self._random.choice(["time", "time", "level", "transact", "fail", "cancel"]))()
+
+    def time(self) -> None:
+        number, due_ms = self._next(), time.time_ns() // 1_000_000 + self._random.randrange(SPREAD_MS)
+        say("put", number)
+        self._store.put(order(b"%d" % number, deliver_at=due_ms))
+        say("ok", number, due_ms)
+
+    def cancel(self) -> None:
+        number = self._next()
+        say("put", number)
+        receipt = self._store.put(order(b"%d" % number, deliver_at=time.time_ns() // 1_000_000 + 60_000))
+        say("try", number)
+        self._store.cancel(receipt)
+        say("cancelled", number)
+
+    def level(self) -> None:
+        number = self._next()
+        say("put", number)
+        receipt = self._store.put(order(b"%d" % number, delay_level=1))
+        say("ok", number, receipt.store_timestamp + 1_000)
+
+    def fail(self) -> None:
+        """Taking is at least once: what is retried may be retried again after a kill, and is counted by its body."""
+        with self._store.consumer("workers", "orders", idle_s=0) as consumer:
+            for message in consumer.poll(0, limit=3):
+                if message.reconsume_times == 0:
+                    consumer.fail(message)
+
+    def transact(self) -> None:
+        numbers = [self._next() for _ in range(self._random.randrange(1, 4))]
+        say("begin", *numbers)
+        with self._store.transaction() as transaction:
+            for number in numbers:
+                transaction.put(order(b"%d" % number))
+            if self._random.random() < 0.3:
+                say("abort", *numbers)
+                transaction.rollback()
+                return
+            say("commit", *numbers)
+        say("done", *numbers)
+
+
+def main(path: str, seed: str) -> None:
+    with open_store(Path(path)) as store:
+        worker = Worker(store, int(seed))
+        say("opened")
+        while True:
+            worker.step()
+            time.sleep(0.002)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,281 @@
+"""Delay levels: stored elsewhere until they are due, then delivered once, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from mqlake import InvalidMessage, Message, MessageStore, StoreConfig
+from mqlake.delivery.config_file import decode
+from mqlake.delivery.topics import Permission
+from tests.delivery.later import (
+    DAY_MS,
+    HOUR_MS,
+    arrived,
+    arrived_bodies,
+    as_a_crash_leaves_it,
+    now_ms,
+    order,
+    step,
+)
+from tests.golden.stores import GoldenStore
+from tests.helpers import covers, eventually, open_small
+
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+LEVEL_18_MS = 2 * HOUR_MS
+
+
+def progress_of(path: Path) -> dict[str, int]:
+    table: dict[str, int] = decode((path / "config" / "delayOffset.json").read_bytes())["offsetTable"]
+    return table
+
+
+@covers("P2", "P3")
+def test_a_message_with_a_level_waits_elsewhere_and_comes_when_it_is_due(tmp_path: Path) -> None:
+    with open_small(tmp_path) as store:
+        sent = Message(
+            "orders", b"later", tags="t", keys="k", queue_id=2, born_host="10.0.0.7:99", flag=7, delay_level=18
+        )
+        receipt = store.put(sent)
+        assert (receipt.topic, receipt.queue_id, receipt.queue_offset) == (SCHEDULE, 17, 0)
+        assert sent.topic == "orders", "the caller's message is left as it is"
+        due_ms = receipt.store_timestamp + LEVEL_18_MS
+        assert step(store, due_ms - 1) == due_ms
+        assert arrived(store) == []
+        step(store, due_ms)
+        found = arrived(store)[0]
+        assert (found.queue_id, found.body, found.tags, found.keys) == (2, b"later", "t", ["k"])
+        assert (found.born_host, found.born_timestamp, found.flag) == ("10.0.0.7:99", sent.born_timestamp, 7)
+        assert found.properties == {
+            "TAGS": "t",
+            "KEYS": "k",
+            "DELAY": "18",
+            "REAL_TOPIC": "orders",
+            "REAL_QID": "2",
+        }, "as RocketMQ leaves them"
+    assert progress_of(tmp_path) == {"18": 1}
+
+
+def test_the_thread_delivers_what_is_due_by_itself(tmp_path: Path) -> None:
+    with open_small(tmp_path, config=StoreConfig(delay_levels="1s 2h")) as store:
+        began_ms = now_ms()
+        store.put(order(b"soon", delay_level=1))
+        store.put(order(b"never in this test", delay_level=2))
+        assert eventually(lambda: arrived_bodies(store) == [b"soon"])
+        assert arrived(store)[0].store_timestamp - began_ms >= 1_000
+
+
+def test_the_log_is_kept_for_what_waits(tmp_path: Path) -> None:
+    """RocketMQ loses a message whose delay is longer than its retention."""
+    with open_small(tmp_path) as store:
+        waiting = store.put(order(b"later", delay_level=18))
+        for _ in range(5):
+            store.put(order(bytes(40_000)))
+        assert store.retain(older_than_ms=0).held_by == ("delay",)
+        assert store.first_offset == 0
+        step(store, waiting.store_timestamp + LEVEL_18_MS)
+        assert store.retain(older_than_ms=0).held_by == ()
+        assert store.first_offset > 0 and arrived_bodies(store)[-1] == b"later"
+
+
+@covers("P2")
+def test_a_level_above_the_highest_is_the_highest(tmp_path: Path) -> None:
+    with open_small(tmp_path) as store:
+        receipt = store.put(order(b"x", delay_level=99))
+        assert (receipt.topic, receipt.queue_id) == (SCHEDULE, 17)
+        assert store.waiting()[0].message.properties["DELAY"] == "18"
+
+
+@pytest.mark.parametrize("level", ["x", "-1", "1.5", "", "9" * 19, str(1 << 31)])
+def test_what_is_no_level_is_refused(tmp_path: Path, level: str) -> None:
+    with open_small(tmp_path) as store:
+        with pytest.raises(InvalidMessage, match=r"DELAY|properties"):
+            store.put(order(b"x", properties={"DELAY": level}))
+        assert store.end_offset == 0
+
+
+@pytest.mark.parametrize("wrong", [{"delay_level": -1}, {"delay_level": 1.5}, {"delay_level": True}])
+def test_a_level_that_is_none_is_refused_when_the_message_is_made(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidMessage, match="delay_level"):
+        order(b"x", **wrong)
+
+
+def test_level_zero_is_no_delay(tmp_path: Path) -> None:
+    with open_small(tmp_path) as store:
+        assert store.put(order(b"x", delay_level=0)).topic == "orders"
+
+
+@covers("P4")
+@pytest.mark.parametrize(("kind", "waits"), [(0x0, True), (0x4, False), (0x8, True), (0xC, False)])
+def test_only_messages_that_reach_a_queue_are_put_off(tmp_path: Path, kind: int, waits: bool) -> None:
+    """Prepared and rolled back ones are in no queue at all."""
+    with open_small(tmp_path) as store:
+        assert (store.put(order(b"x", delay_level=1, sys_flag=kind)).topic == SCHEDULE) is waits
+
+
+def test_every_way_to_put_takes_a_delay(tmp_path: Path) -> None:
+    with open_small(tmp_path) as store:
+        batch = store.put_many([order(b"now"), order(b"later", delay_level=3), order(b"now too")])
+        assert [receipt.topic for receipt in batch] == ["orders", SCHEDULE, "orders"]
+        assert asyncio.run(store.put_async(order(b"x", delay_level=2))).topic == SCHEDULE
+        assert store.put_as_it_is(order(b"as it is", delay_level=2)).topic == "orders"
+
+
+def test_a_message_without_a_queue_takes_the_turn_of_its_topic(tmp_path: Path) -> None:
+    with open_small(tmp_path) as store:
+        store.create_topic("orders", 3)
+        store.put(Message("orders", b"0"))
+        store.put(Message("orders", b"1", delay_level=1))
+        store.put(Message("orders", b"2"))
+        step(store, now_ms() + HOUR_MS)
+        assert {m.body: m.queue_id for m in arrived(store)} == {b"0": 0, b"1": 1, b"2": 2}
+
+
+def test_light_queues_get_a_delayed_message_when_it_is_delivered(tmp_path: Path) -> None:
+    with open_small(tmp_path) as store:
+        for name, fields in (("later", {"delay_level": 2}), ("now", {}), ("timed", {"delay_s": 9})):
+            store.put(order(name.encode(), properties={"INNER_MULTI_DISPATCH": "%LMQ%one"}, **fields))
+        assert arrived_bodies(store, "%LMQ%one") == [b"now"]
+        step(store, now_ms() + DAY_MS)
+        assert arrived_bodies(store, "%LMQ%one") == [b"now", b"later", b"timed"]
+        assert [m.queue_offset for m in arrived(store)] == [0, 1, 2]
+
+
+def test_a_level_is_in_order_and_no_level_waits_for_another(tmp_path: Path) -> None:
+    with open_small(tmp_path) as store:
+        for number in range(300):
+            store.put(order(b"%d" % number, delay_level=18 if number % 3 == 0 else 2))
+        step(store, now_ms() + 60_000)
+        assert arrived_bodies(store) == [b"%d" % n for n in range(300) if n % 3]
+        step(store, now_ms() + DAY_MS)
+        assert arrived_bodies(store)[200:] == [b"%d" % n for n in range(0, 300, 3)]
+
+
+def test_a_level_that_was_shortened_holds_nobody_up(tmp_path: Path) -> None:
+    """The entries of before say when they were to come; those behind them must not wait for that."""
+    with open_small(tmp_path) as store:
+        store.put(order(b"by the old levels", delay_level=18))
+    with open_small(tmp_path, config=StoreConfig(delay_levels=" ".join(["1s"] * 17 + ["10s"]))) as store:
+        store.put(order(b"by the new levels", delay_level=18))
+        step(store, now_ms() + 5_000)
+        assert arrived(store) == []
+        step(store, now_ms() + 10_000)
+        assert arrived_bodies(store) == [b"by the old levels", b"by the new levels"]
+
+
+@pytest.mark.parametrize("is_written", [True, False], ids=["progress", "no progress"])
+def test_a_crash_behind_a_delivery_does_not_deliver_again(tmp_path: Path, is_written: bool) -> None:
+    """Progress was not written since: the log says what was delivered."""
+    with open_small(tmp_path / "s") as store:
+        for number in range(20):
+            store.put(order(b"%d" % number, delay_level=1 + number % 2))
+        began_ms = now_ms()
+        if is_written:
+            store.flush()
+            step(store, began_ms)
+        step(store, began_ms + 2_000)
+        crashed = as_a_crash_leaves_it(store, tmp_path / "crashed")
+        assert not is_written or progress_of(crashed)["1"] == 0, "the test is about progress that is behind"
+    with open_small(crashed) as store:
+        step(store, began_ms + 2_000)
+        assert arrived_bodies(store) == [b"%d" % n for n in range(0, 20, 2)]
+        step(store, now_ms() + DAY_MS)
+        assert sorted(map(int, arrived_bodies(store))) == list(range(20))
+
+
+def test_the_first_record_of_a_log_is_not_delivered_twice_either(tmp_path: Path) -> None:
+    with open_small(tmp_path / "s") as store:
+        assert store.put(order(b"first", delay_level=1)).physical_offset == 0
+        began_ms = now_ms()
+        step(store, began_ms)
+        step(store, began_ms + 2_000)
+        crashed = as_a_crash_leaves_it(store, tmp_path / "crashed")
+    with open_small(crashed) as store:
+        step(store, now_ms() + DAY_MS)
+        assert arrived_bodies(store) == [b"first"]
+
+
+def test_progress_is_written_behind_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut may take the log back to what is durable, and must not find progress beyond it."""
+    with open_small(tmp_path) as store:
+        store.put(order(b"x", delay_level=1))
+        flusher = store.delivery.require_writer().flusher
+        durable_at_writing: list[bool] = []
+        save = type(store.delivery.topics.file).save
+
+        def watched(file: object, content: dict[str, object]) -> None:
+            if "deliveredTo" in content:
+                durable_at_writing.append(flusher.durable >= int(str(content["deliveredTo"])))
+            save(file, content)  # type: ignore[arg-type]
+
+        monkeypatch.setattr("mqlake.delivery.config_file.ConfigFile.save", watched)
+        step(store, now_ms() + DAY_MS)
+    assert durable_at_writing
+    assert all(durable_at_writing)
+
+
+def test_a_damaged_record_is_reported_and_the_others_come(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with open_small(tmp_path) as store:
+        receipts = [store.put(order(b"%d" % n, delay_level=2)) for n in range(3)]
+    log = next((tmp_path / "commitlog").iterdir())
+    with log.open("r+b") as file:
+        file.seek(receipts[1].physical_offset + 88)
+        file.write(b"!")
+    with open_small(tmp_path) as store:
+        step(store, now_ms() + DAY_MS)
+        assert arrived_bodies(store) == [b"0", b"2"]
+        assert list(store.delivery.require_scheduler().deliveries.failed) == [receipts[1].physical_offset]
+    assert f"offset {receipts[1].physical_offset} cannot be delivered" in caplog.text
+
+
+def test_a_topic_that_takes_no_messages_any_more_holds_nobody_up(tmp_path: Path) -> None:
+    with open_small(tmp_path) as store:
+        store.create_topic("closed", 1)
+        refused = store.put(Message("closed", b"x", delay_level=2))
+        store.put(order(b"y", delay_level=2))
+        store.update_topic("closed", permission=Permission.READ)
+        step(store, now_ms() + DAY_MS)
+        assert arrived_bodies(store) == [b"y"]
+        failed = store.delivery.require_scheduler().deliveries.failed
+        assert list(failed) == [refused.physical_offset]
+        assert "WRITE is needed" in failed[refused.physical_offset]
+
+
+def test_a_waiting_message_without_an_address_is_reported(tmp_path: Path) -> None:
+    with open_small(tmp_path) as store:
+        lost = store.put(Message(SCHEDULE, b"x", queue_id=1, properties={"DELAY": "2"}))
+        step(store, now_ms() + DAY_MS)
+        assert list(store.delivery.require_scheduler().deliveries.failed) == [lost.physical_offset]
+
+
+@pytest.mark.parametrize("name", ["v4-broker-run", "v5-broker-run"])
+def test_what_a_real_broker_left_waiting_comes_here_and_nothing_comes_again(name: str, tmp_path: Path) -> None:
+    golden = GoldenStore(name, tmp_path)
+    with MessageStore.open(golden.path, config=golden.config, read_only=True) as store:
+        before = arrived(store)
+        waiting = [m for queue in (8, 17) for m in store.read(SCHEDULE, queue_id=queue)]
+        by_rocketmq = next(m for m in before if m.properties.get("DELAY") == "2")
+    with MessageStore.open(golden.path, config=golden.config) as store:
+        step(store, now_ms() + DAY_MS)
+        came = arrived(store)[len(before) :]
+        assert [m.body for m in came] == [m.body for m in waiting]
+        assert [str(m.queue_id) for m in came] == [m.properties["REAL_QID"] for m in waiting]
+        assert set(came[0].properties) == set(by_rocketmq.properties)
+    assert progress_of(golden.path) == {"1": 6, "2": 1, "3": 1, "9": 1, "18": 1}
+
+
+@pytest.mark.parametrize("name", ["v4-delay", "v5-delay"])
+def test_delayed_messages_of_real_stores_come_in_the_order_in_which_they_are_due(name: str, tmp_path: Path) -> None:
+    golden = GoldenStore(name, tmp_path)
+    expected = [line for line in golden.expected("message") if line["cqTopic"] == SCHEDULE]
+    with MessageStore.open(golden.path, config=golden.config) as store:
+        step(store, now_ms() + DAY_MS)
+        came = [m for topic in store.topics() if topic != SCHEDULE for m in arrived(store, topic) if m.prepared_offset]
+        assert sorted(m.prepared_offset % (1 << 60) for m in came) == sorted(
+            line["physicalOffset"] or (1 << 60) - 1 for line in expected
+        )
+        assert [(m.topic, m.queue_id) for m in came] == [
+            (m.properties["REAL_TOPIC"], int(m.properties["REAL_QID"])) for m in came
+        ]

@@ -1,0 +1,222 @@
+"""Deleted topics are gone for good: for readers, after a crash, for a check, and when their name comes again."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqlake import CommitLogConfig, MessageStore, NotPermitted, OffsetOutOfRange, Sql, UnknownGroup, UnknownTopic, check
+from mqlake.delivery.config_file import decode
+from tests.helpers import bodies, covers, eventually, message, open_small
+
+
+def fill(store: MessageStore, count: int, topic: str = "orders", first: int = 0) -> None:
+    for number in range(first, first + count):
+        store.put(message(number, topic, queue_id=0))
+
+
+def crash(path: Path, copy: Path) -> Path:
+    """The store as a kill leaves it."""
+    shutil.copytree(path, copy)
+    return copy
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    with open_small(tmp_path / "s") as opened:
+        fill(opened, 30)
+        fill(opened, 5, "payments")
+        yield opened
+
+
+@covers("P1")
+def test_a_deleted_topic_has_neither_queues_nor_settings_nor_progress(store: MessageStore, tmp_path: Path) -> None:
+    with store.consumer("g", ["orders", "payments"], idle_s=0) as consumer:
+        assert len(list(consumer)) == 35
+    store.delete_topic("orders")
+    assert store.topics() == ["payments"] and "orders" not in store.delivery.topics
+    assert {each.topic for each in store.lag("g")} == {"payments"}
+    with pytest.raises(UnknownTopic):
+        store.read("orders")
+    with pytest.raises(UnknownTopic, match="'orders'"):
+        store.delete_topic("orders")
+    assert not (store.path / "consumequeue" / "orders").exists()
+    assert store.find("orders", "key-7") and store.get(store.first_offset).topic == "orders"  # the log still has them
+    assert check(store.path).findings == ()
+
+
+def test_one_that_is_made_again_begins_at_0_for_all(store: MessageStore) -> None:
+    consumer = store.consumer("g", "orders")
+    own = store.consumer("h", "orders", progress="memory")
+    assert len(consumer.poll()) == len(own.poll()) == 30
+    store.delete_topic("orders")
+    for each in (consumer, own):
+        with pytest.raises(UnknownTopic):
+            each.poll()
+    assert store.put(message(100, queue_id=0)).queue_offset == 0
+    fill(store, 2, first=101)
+    assert [each.body for each in consumer.poll()] == [each.body for each in own.poll()]
+    assert bodies(store) == [b"body 100", b"body 101", b"body 102"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("lost", ["nothing", "checkpoint", "queues"])
+def test_it_does_not_come_back_after_a_crash(store: MessageStore, tmp_path: Path, again: bool, lost: str) -> None:
+    """Not even where the queues must be written again from the whole log, which still has its records."""
+    store.delete_topic("orders")
+    if again:
+        fill(store, 3, first=100)
+    store.wait_dispatched()
+    store.flush()
+    copy = crash(store.path, tmp_path / "copy")
+    if lost == "checkpoint":
+        (copy / "mqlake" / "checkpoint").unlink()
+    if lost == "queues":
+        shutil.rmtree(copy / "consumequeue" / "payments")
+    with open_small(copy, read_only=True) as reader:
+        assert reader.topics() == (["orders", "payments"] if again else ["payments"])
+    with open_small(copy) as opened:
+        assert opened.topics() == (["orders", "payments"] if again else ["payments"])
+        assert bodies(opened, "payments") == [b"body %d" % number for number in range(5)]
+        if again:
+            assert bodies(opened) == [b"body 100", b"body 101", b"body 102"]
+        assert opened.put(message(1, queue_id=0)).queue_offset == (3 if again else 0)
+    assert check(copy).findings == ()
+
+
+def test_a_crash_before_the_checkpoint_behind_it_brings_nothing_back(tmp_path: Path) -> None:
+    with open_small(tmp_path / "s") as store:
+        fill(store, 30)
+        fill(store, 5, "payments")
+        store.wait_dispatched()
+        assert store._writer is not None
+        store._writer.checkpoint_now()
+        before = (store.path / "mqlake" / "checkpoint").read_bytes()
+        queues = crash(store.path / "consumequeue" / "orders", tmp_path / "orders")
+        store.delete_topic("orders")
+        without_checkpoint = crash(store.path, tmp_path / "a")
+        half_way = crash(store.path, tmp_path / "b")
+    shutil.copytree(queues, half_way / "consumequeue" / "orders")  # the grave is dug, the queues are still there
+    for copy in (without_checkpoint, half_way):
+        (copy / "mqlake" / "checkpoint").write_bytes(before)
+        with open_small(copy) as opened:
+            assert opened.recovery is not None and opened.recovery.reason == "checkpoint"
+            assert opened.topics() == ["payments"]
+            assert opened.put(message(1, queue_id=0)).queue_offset == 0
+            assert len(bodies(opened)) == 1
+        assert check(copy).findings == ()
+
+
+def test_others_may_read_and_put_while_it_is_deleted(tmp_path: Path) -> None:
+    """Whoever reads gets messages or an error that says what became of them, and every receipt holds."""
+    failures: list[BaseException] = []
+    stop = threading.Event()
+    with open_small(tmp_path, commit_log=CommitLogConfig(file_size_bytes=1 << 20)) as store:
+        fill(store, 300)
+
+        def read() -> None:
+            while not stop.is_set():
+                time.sleep(0.002)
+                try:
+                    for each in store.read("orders", limit=50):
+                        assert each.topic == "orders"
+                except (UnknownTopic, OffsetOutOfRange):
+                    pass
+                except BaseException as error:
+                    failures.append(error)
+
+        def put() -> None:
+            try:
+                while not stop.is_set():
+                    for number in range(20):
+                        store.put(message(number, queue_id=number % 3))
+                    time.sleep(0.002)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=target) for target in (read, read, put)]
+        for thread in threads:
+            thread.start()
+        for _ in range(6):
+            assert eventually(lambda: "orders" in store.topics())
+            store.delete_topic("orders")
+            store.retain(keep_bytes=2_000_000)
+        stop.set()
+        for thread in threads:
+            thread.join(20)
+        assert not failures and store.stats().failure is None
+        fill(store, 3)
+        store.wait_dispatched()
+        for queue in store.queues("orders"):
+            assert [each.queue_offset for each in store.read("orders", queue_id=queue.queue_id, limit=10**6)] == list(
+                range(queue.end_offset)
+            )
+    assert check(tmp_path).findings == ()
+
+
+def test_a_reader_in_another_process_sees_the_topic_that_came_again(store: MessageStore) -> None:
+    program = f"""if True:
+        import sys
+        from mqlake import MessageStore, UnknownTopic
+        with MessageStore.open({str(store.path)!r}, read_only=True) as reader:
+            print(len(reader.read("orders", limit=100)), flush=True)
+            sys.stdin.readline()
+            try:
+                reader.read("orders")
+            except UnknownTopic:
+                print("gone", flush=True)
+            sys.stdin.readline()
+            print([m.body.decode() for m in reader.read("orders")], flush=True)
+    """
+    store.wait_dispatched()
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=-1, stdout=-1, text=True)
+    assert child.stdin is not None and child.stdout is not None
+    assert child.stdout.readline() == "30\n"
+    store.delete_topic("orders")
+    child.stdin.write("\n")
+    child.stdin.flush()
+    assert child.stdout.readline() == "gone\n"
+    fill(store, 2)
+    store.wait_dispatched()
+    assert child.communicate("\n", timeout=20)[0] == "['body 0', 'body 1']\n"
+
+
+def test_what_the_store_needs_is_not_deleted(store: MessageStore) -> None:
+    store.put(message(1, "SCHEDULE_TOPIC_XXXX", queue_id=0))
+    with pytest.raises(NotPermitted, match="the store itself needs it"):
+        store.delete_topic("SCHEDULE_TOPIC_XXXX")
+
+
+def test_a_damaged_list_of_graves_is_told_and_stops_nobody(
+    store: MessageStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.delete_topic("orders")
+    copy = crash(store.path, tmp_path / "copy")
+    (copy / "mqlake" / "graves").write_bytes(b"[]")
+    with open_small(copy) as opened:
+        assert bodies(opened, "payments") == [b"body %d" % number for number in range(5)]
+    assert "deleted topics may come back" in caplog.text
+
+
+def test_deleting_a_group_takes_its_progress_and_its_filters(store: MessageStore) -> None:
+    with store.consumer("g", "orders", filter=Sql("a > 5")) as consumer:
+        consumer.poll()
+        with pytest.raises(NotPermitted, match="it has 1 open consumers; close them first"):
+            store.delete_group("g")
+    store.delivery.persist()
+    content = decode((store.path / "config" / "consumerFilter.json").read_bytes())
+    noted = content["filterDataByTopic"]["orders"]["groupFilterData"]["g"]
+    assert noted["expression"] == "a > 5" and noted["expressionType"] == "SQL92"
+    store.delete_group("g")
+    assert store.groups() == []
+    assert decode((store.path / "config" / "consumerOffset.json").read_bytes())["offsetTable"] == {}
+    assert decode((store.path / "config" / "consumerFilter.json").read_bytes())["filterDataByTopic"] == {}
+    with pytest.raises(UnknownGroup):
+        store.delete_group("g")

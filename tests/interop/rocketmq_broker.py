@@ -1,0 +1,70 @@
+"""A real RocketMQ 5.5 broker on a store directory, in a Java process of its own: see ``broker/`` beside this file."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import socket
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.interop.rocketmq import (
+    _BUILD_TIMEOUT,
+    _OPENED_PACKAGES,
+    _RUN_TIMEOUT,
+    _SMALL_JVM,
+    _parse_lines,
+    _run,
+    _scratch,
+)
+
+_PROJECT = Path(__file__).resolve().parent / "broker"
+_TARGET = _PROJECT / "target" / "5.5.1"
+SETTINGS = {
+    "mappedFileSizeCommitLog": "1048576",
+    "mappedFileSizeConsumeQueue": "6000",
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "400",
+    "mappedFileSizeTimerLog": "1048576",
+}
+
+
+def run_broker(
+    store_dir: Path, commands: Iterable[Mapping[str, Any]], settings: Mapping[str, str] = SETTINGS
+) -> list[dict[str, Any]]:
+    """Start a broker on a store, have it do what is said, stop it; its answers to commands that store something."""
+    _build()
+    listen, replication = _free_port(), _free_port()
+    given = {**settings, "listenPort": str(listen), "haListenPort": str(replication)}
+    with _scratch(given) as scratch, tempfile.TemporaryDirectory(prefix="mqlake-interop-home-") as home:
+        told = scratch / "commands.jsonl"
+        told.write_text("".join(json.dumps(command) + "\n" for command in commands), "utf-8")
+        classes = _TARGET / "classes"
+        command = ["java", *_SMALL_JVM, "-Dfile.encoding=UTF-8", "-Duser.timezone=UTC"]
+        command += [f"-Drmq.logback.configurationFile={classes / 'logback-off.xml'}"]
+        command += [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES]
+        command += [f"-Duser.home={home}", f"-Djava.io.tmpdir={home}"]
+        command += ["-cp", f"{classes}:{(_TARGET / 'classpath.txt').read_text('utf-8').strip()}"]
+        arguments = [str(store_dir), str(scratch / "settings.properties"), str(told)]
+        return _parse_lines(_run([*command, "org.mqlake.interop.BrokerRun", *arguments], _RUN_TIMEOUT))
+
+
+def _build() -> None:
+    (_PROJECT / "target").mkdir(exist_ok=True)
+    with (_PROJECT / "target" / "build.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stamp = _TARGET / "built"
+        newest = max(path.stat().st_mtime for path in [_PROJECT / "pom.xml", *(_PROJECT / "src").rglob("*.java")])
+        if not stamp.exists() or stamp.stat().st_mtime < newest:
+            _run(["mvn", "-q", "-B", "-f", str(_PROJECT / "pom.xml"), "clean", "compile"], _BUILD_TIMEOUT)
+            stamp.touch()
+
+
+def _free_port() -> int:
+    """A port of the loopback that nobody has now. The broker takes the one two below it as well."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
