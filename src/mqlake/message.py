@@ -14,7 +14,13 @@ from mqlake.codec.message_id import encode_message_id
 from mqlake.kernel import Message, PutReceipt, StoredRecord
 from mqlake.kernel.hosts import format_host
 
-__all__ = ["Durability", "Message", "PutReceipt", "StoredMessage"]
+__all__ = ["WAITING_TOPICS", "Durability", "Message", "PutReceipt", "StoredMessage"]
+
+WAITING_TOPICS = frozenset(
+    {"SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
+)
+"""What lies there waits to be delivered, or says what was, by places of its own log: copies of messages have no use for
+it, and would deliver again what was delivered."""
 
 
 class Durability(enum.IntEnum):

@@ -65,3 +65,17 @@ def test_dead_letters_are_listed_shown_and_resent(orders: Cli) -> None:
     assert orders.run("dlq", "resend", orders.store, "billing", 0, "--all").exit_code == 2
     assert orders.run("dlq", "resend", orders.store, "billing", 99).exit_code in (2, 3)
     assert orders.run("dlq", "show", orders.store, "nobody").exit_code == 3
+
+
+def test_a_loaded_dump_delivers_nothing_again(orders: Cli) -> None:
+    """It has a message for later twice: as it waited, and as it was delivered."""
+    with orders.open() as store:
+        waiting = store.put(Message("mails", b"later", queue_id=0, delay_level=1))
+        scheduler = store.delivery.require_scheduler()
+        scheduler.step(waiting.store_timestamp + 7_200_000)
+        store.wait_dispatched()
+        assert [message.body for message in store.read("mails")] == [b"later"]
+    orders.ok("dump", orders.store, "--out", orders.folder / "dump.jsonl")
+    orders.ok("load", orders.folder / "copy", "--from", orders.folder / "dump.jsonl", "--config", orders.config)
+    assert orders.json("delay", "list", orders.folder / "copy") == []
+    assert [line["text"] for line in orders.json("read", orders.folder / "copy", "mails")] == ["later"]

@@ -154,7 +154,7 @@ def test_completion_prints_a_script_for_the_shell(cli: Cli, shell: str) -> None:
 def test_the_shell_is_told_the_commands_that_begin_so() -> None:
     asked = {"_MQLAKE_COMPLETE": "bash_complete", "COMP_WORDS": "mqlake t", "COMP_CWORD": "1"}
     answer = subprocess.run([sys.executable, "-m", "mqlake"], env=asked, capture_output=True, text=True)
-    assert answer.stdout.split() == ["plain,tail", "plain,topics", "plain,torture"]
+    assert answer.stdout.split() == ["plain,tail", "plain,topics", "plain,top", "plain,topic", "plain,torture"]
 
 
 def test_tables_fit_a_terminal_of_100_columns(orders: Cli) -> None:

@@ -53,6 +53,14 @@ def test_a_change_while_dispatch_is_behind_loses_no_number(tmp_path: Path) -> No
             store.update_topic("orders", ordered=number % 2 == 0)
 
 
+def test_setting_up_what_came_by_use_is_durable_on_return(tmp_path: Path) -> None:
+    with open_small(tmp_path) as store:
+        store.put(message(1))
+        store.create_topic("orders", 4)  # as it is, but so far in memory only
+        with open_small(tmp_path, read_only=True) as reader:
+            assert reader.topic("orders") == Topic("orders", 4, 4)
+
+
 def test_a_topic_that_is_put_to_comes_into_being_and_is_written_at_close(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         store.put(message(1))

@@ -62,6 +62,14 @@ def test_of_stores_of_every_kind_an_audit_finds_what_a_check_finds(kind: str, tm
     assert audit_here(store, grid=4096, part_size=4096).findings == mqlake.check(store).findings
 
 
+def test_nothing_is_wrong_behind_the_deletion_of_a_topic(tmp_path: Path) -> None:
+    """Neither for an audit, nor for a check of each split alone: the log has its records, and no queue has."""
+    path = make_store("deleted topics", tmp_path / "store", 3)
+    assert len(splits_of(path, "3k")) > 5
+    assert audit_here(path, grid=1000, part_size=3000).findings == ()
+    assert all(check_split(split).num_rows == 0 for split in splits_of(path, "3k"))
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_of_a_damaged_store_an_audit_finds_what_a_check_finds(seed: int, whole: Path, tmp_path: Path) -> None:
     draw = random.Random(seed)

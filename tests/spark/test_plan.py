@@ -18,7 +18,7 @@ from mqlake.kernel import check_record, find_record
 from mqlake.spark import explain
 from mqlake.spark.plan import CLOCK_STEP_MS, split_size
 from mqlake.spark.selection import is_internal
-from tests.helpers import LOG_FILE, open_small
+from tests.helpers import LOG_FILE, message, open_small
 from tests.kernel.records import Parts
 from tests.spark.tables import Row, offsets_of, options_for, plan_of, put_messages, rows_of, splits_of, write_store
 
@@ -253,6 +253,34 @@ def test_the_way_that_reads_least_is_taken_and_said(tmp_path: Path) -> None:
     assert "consume queue: 20 entries of 4 queues of 1 topics" in told
     assert "scan would read about" in told
     assert f"{path}: log [0, " in told
+
+
+def test_of_deleted_topics_every_way_finds_what_is_in_the_log(tmp_path: Path) -> None:
+    """Queues have less than the log of a topic that was deleted and came again, and nothing of one that did not."""
+    path = tmp_path / "store"
+    with open_small(path) as opened:
+        for number in range(60):
+            opened.put(message(number, ("again", "gone", "stays")[number % 3], queue_id=0))
+        opened.delete_topic("again")
+        opened.delete_topic("gone")
+        begin = opened.put(message(60, "again", queue_id=0)).physical_offset
+        for number in range(300):
+            opened.put(message(number, "stays", queue_id=0))
+    wanted: list[tuple[dict[str, Any], int]] = [
+        ({"topics": "again"}, 21),
+        ({"topics": "gone"}, 20),
+        ({"topicsPattern": "again|gone"}, 41),
+        ({"topics": "again", "keys": "key-0,key-60"}, 2),
+        ({"keys": "key-1"}, 2),
+        ({"topics": "again", "startOffset": str(begin)}, 1),
+    ]
+    for selection, count in wanted:
+        assert len(rows_of(path, **selection)) == len(rows_of(path, via="scan", **selection)) == count, selection
+    assert plan_of(path, topics="again").way.name == "scan"
+    assert plan_of(path, topics="again", startOffset=str(begin)).way.name == "consume queue"
+    assert "again was deleted, and the log has messages of it that are in no queue" in explain(
+        str(path), topics="again"
+    )
 
 
 def test_internal_topics_are_left_out_unless_named_or_asked_for(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from mqlake import (
 from mqlake.errors import InvalidConfig, InvalidMessage, NotAStore
 from mqlake.spark import archive, replay
 from mqlake.store.repair import repair
-from tests.helpers import open_small
+from tests.helpers import bodies, open_small
 from tests.lake.jobs import NO_SPARK, run_here, run_jobs_here
 from tests.spark.tables import rows_of
 
@@ -169,6 +169,30 @@ def test_a_selection_keeps_its_numbers_with_gaps_between(
     assert told == {"queue-hole"}, "the records say why numbers are missing; RocketMQ wants their entries otherwise"
     repair(to)
     assert check(to).holds
+
+
+def test_what_was_delivered_is_not_delivered_again_by_a_replayed_store(here: None, tmp_path: Path) -> None:
+    with open_small(tmp_path / "store") as store:
+        with store.transaction() as transaction:
+            transaction.put(Message("orders", b"committed", queue_id=0))
+        late = [
+            store.put(Message("orders", b"level", queue_id=0, delay_level=1)),
+            store.put(Message("orders", b"timed", queue_id=0, delay_s=3600)),
+        ]
+        scheduler = store.delivery.require_scheduler()
+        while scheduler.step(late[0].store_timestamp + 7_200_000) < late[0].store_timestamp + 7_200_000:
+            pass
+        wanted = bodies(store)
+    assert sorted(wanted) == [b"committed", b"level", b"timed"]
+    with pytest.MonkeyPatch.context() as patched:
+        run_jobs_here(patched)
+        archive(NO_SPARK, str(tmp_path / "store"), str(tmp_path / "lake"))
+    replay(NO_SPARK, str(tmp_path / "lake"), str(tmp_path / "new"), config=CONFIG, keep_queue_offsets=True)
+    with MessageStore.open(tmp_path / "new") as store:
+        assert store.waiting() == [] and store.topics() == ["orders"]
+        assert bodies(store) == wanted
+    with pytest.raises(InvalidConfig, match=r"SCHEDULE_TOPIC_XXXX.*would be delivered again"):
+        replay(NO_SPARK, str(tmp_path / "lake"), str(tmp_path / "more"), topics="SCHEDULE_TOPIC_XXXX")
 
 
 def test_a_time_range_is_replayed(here: None, archived: tuple[Path, Path], tmp_path: Path) -> None:

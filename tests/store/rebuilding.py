@@ -19,7 +19,7 @@ from mqlake.store.rebuild import Rebuild, Rebuilt
 from mqlake.torture.faults.damage import damage
 from tests.helpers import LOG_FILE, message, open_bare
 
-KINDS = ("plain", "many queues", "retained", "emptied queue", "scarred", "torn tail")
+KINDS = ("plain", "many queues", "retained", "emptied queue", "deleted topics", "scarred", "torn tail")
 
 
 def rebuild_here(
@@ -45,6 +45,11 @@ def make_store(kind: str, path: Path, seed: int) -> Path:
         if kind == "emptied queue":  # all messages of the other topics go
             for number in range(400):
                 store.put(message(number, "later", queue_id=0, body=draw.randbytes(400)))
+        if kind == "deleted topics":  # one for good, one that came again
+            for topic in ("%RETRY%group", "events"):
+                delete_topic(store, topic)
+            for number in range(40):
+                store.put(message(number, "events", queue_id=number % 2))
         if kind in ("retained", "emptied queue"):
             store.wait_dispatched()
             assert store.retain(before_offset=store.end_offset - 2 * LOG_FILE).file_count
@@ -59,6 +64,12 @@ def make_store(kind: str, path: Path, seed: int) -> Path:
             file.seek(end % LOG_FILE)
             file.write(b"\0\0\1\0\xda\xa3\x20\xa7" + draw.randbytes(50))
     return path
+
+
+def delete_topic(store: MessageStore, topic: str) -> None:
+    """What `delete_topic` of a store with delivery has the store do."""
+    assert store._writer is not None
+    store._writer.delete_topic(topic)
 
 
 def _fill(store: MessageStore, draw: random.Random, count: int, *, queues: int) -> None:

@@ -7,7 +7,7 @@ import inspect
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -26,6 +26,7 @@ from mqlake import (
     ReadOnlyStore,
     StoreClosed,
     StoreConfig,
+    StoredMessage,
     StoreError,
     UnknownTopic,
 )
@@ -38,6 +39,8 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
         for number in range(5):
             store.put(message(number, queue_id=0))
         store.put(message(5, topic="payments", queue_id=3))
+        store.create_topic("orders")
+        store.create_group("g")
         assert store.wait_dispatched()
         yield store
 
@@ -138,6 +141,8 @@ def test_an_end_of_file_marker_is_no_message(tmp_path: Path) -> None:
 
 # ---- after close, and read only
 
+NO_MESSAGE = cast(StoredMessage, None)
+"""It is not looked at where nothing can be done with it."""
 CALLS: dict[str, Callable[[MessageStore], Any]] = {
     "put": lambda s: s.put(message(0)),
     "put_many": lambda s: s.put_many([message(0)]),
@@ -159,8 +164,32 @@ CALLS: dict[str, Callable[[MessageStore], Any]] = {
     "wait_dispatched": lambda s: s.wait_dispatched(),
     "retain": lambda s: s.retain(),
     "retention": lambda s: s.retention,
+    "put_as_it_is": lambda s: s.put_as_it_is(message(0)),
+    "delivery": lambda s: s.delivery,
+    "topic": lambda s: s.topic("orders"),
+    "create_topic": lambda s: s.create_topic("more"),
+    "update_topic": lambda s: s.update_topic("orders", ordered=True),
+    "delete_topic": lambda s: s.delete_topic("orders"),
+    "groups": lambda s: s.groups(),
+    "group": lambda s: s.group("g"),
+    "create_group": lambda s: s.create_group("more"),
+    "update_group": lambda s: s.update_group("g", max_retry_count=1),
+    "delete_group": lambda s: s.delete_group("g"),
+    "consumer": lambda s: s.consumer("g", "orders", progress="memory").close(),
+    "lag": lambda s: s.lag("g"),
+    "reset": lambda s: s.reset("g", "orders", "first"),
+    "waiting": lambda s: s.waiting(),
+    "cancel": lambda s: s.cancel(0),
+    "retry": lambda s: s.retry("g", NO_MESSAGE),
+    "resend": lambda s: s.resend(NO_MESSAGE),
+    "transaction": lambda s: s.transaction(),
+    "transactions": lambda s: s.transactions,
 }
-WRITES = ("put", "put_many", "put_packed", "put_async", "flush", "retain", "retention")
+WRITES = (
+    *("put", "put_many", "put_packed", "put_async", "put_as_it_is", "flush", "retain", "retention"),
+    *("create_topic", "update_topic", "delete_topic", "create_group", "update_group", "delete_group"),
+    *("reset", "cancel", "retry", "resend", "transaction", "transactions"),
+)
 
 
 def test_every_public_call_is_tried_on_a_closed_store() -> None:

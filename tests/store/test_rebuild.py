@@ -30,6 +30,7 @@ from tests.golden.test_golden_stores import NOT_COMPARABLE, files_of
 from tests.helpers import LOG_FILE, QUEUE_FILE, bodies, message, open_bare
 from tests.store.rebuilding import (
     KINDS,
+    delete_topic,
     index_files,
     make_store,
     opened_from_log,
@@ -169,6 +170,33 @@ def test_in_place_the_store_holds_all_promises_and_opens_without_work(kind: str,
         opened.put(message(1, "orders", queue_id=0))
     if kind != "scarred":
         assert check(store).severity == Severity.NOTE
+
+
+@pytest.mark.parametrize("dug_only", [False, True])
+def test_a_deleted_topic_does_not_come_back(dug_only: bool, tmp_path: Path) -> None:
+    """Its records are still in the log; and a crash may have left its queues, with the grave dug."""
+    path = tmp_path / "store"
+    with open_bare(path) as store:
+        for number in range(30):
+            store.put(message(number, ("orders", "payments")[number % 2], queue_id=0))
+        store.wait_dispatched()
+        kept = shutil.copytree(path / "consumequeue" / "orders", tmp_path / "orders")
+        delete_topic(store, "orders")
+        store.put(message(100, "payments", queue_id=0))
+    if dug_only:
+        shutil.copytree(kept, path / "consumequeue" / "orders")
+    assert rebuild_here(path, tmp_path / "out").queue_count == 1
+    assert [folder.name for folder in (tmp_path / "out" / "consumequeue").iterdir()] == ["payments"]
+    assert rebuild_here(path, part_size=3000).entry_count == 16
+    with open_bare(path) as store:
+        assert store.recovery is not None and store.recovery.reason == "checkpoint"
+        assert store.topics() == ["payments"] and len(bodies(store, "payments")) == 16
+        assert store.get(store.first_offset).topic == "orders", "the log has it, for those who ask the log"
+        assert store.put(message(1, "orders", queue_id=0)).queue_offset == 0
+    rebuild_here(path)
+    with open_bare(path) as store:
+        assert bodies(store) == [b"body 1"]
+    assert check(path).findings == ()
 
 
 @pytest.mark.parametrize("name", ["v4-mixed", "v5-mixed", "v5-inner-batch", "v4-retention"])

@@ -12,6 +12,7 @@ from mqlake import InvalidMessage, Message, MessageStore
 from mqlake.cli import show
 from mqlake.cli.message_lines import message_of
 from mqlake.cli.options import json_option, open_writer, store_command
+from mqlake.message import WAITING_TOPICS
 
 BATCH_COUNT = 256
 BATCH_BYTES = 512 * 1024
@@ -42,8 +43,9 @@ def load(store: Path, config: Path | None, source: str, as_json: bool) -> None:
     tags, keys                     a text; keys also as a list
     queueId, properties, flag, sysFlag, bornTimestamp, bornHost
 
-    A dump's `message` lines are taken as they are, its other lines passed over. A line that cannot be taken stops the
-    load, with its number; the lines before it have been stored then.
+    A dump's `message` lines are taken as they are, its other lines passed over, and so is what waits for delivery: a
+    message for later is in a dump twice once it was delivered, and loading both would deliver it twice. A line that
+    cannot be taken stops the load, with its number; the lines before it have been stored then.
     """
     name = "standard input" if source == "-" else source
     with click.open_file(source, "rb") as file:
@@ -89,7 +91,7 @@ class Loader:
         return f"{self._name}, line {number}"
 
     def _message(self, number: int, line: bytes) -> Message | None:
-        """The message of a line; None for an empty one, and for lines of a dump that are no messages."""
+        """The message of a line; None for an empty one, for what waited, and lines of a dump that are no messages."""
         if not line.strip():
             return None
         try:
@@ -98,7 +100,8 @@ class Loader:
             raise InvalidMessage(self._where(number), str(error), "a JSON object on one line") from None
         if not isinstance(value, dict):
             raise InvalidMessage(self._where(number), f"a JSON {type(value).__name__}", "a JSON object")
-        return message_of(value, self._where(number))
+        message = message_of(value, self._where(number))
+        return None if message is None or message.topic in WAITING_TOPICS else message
 
     def _add(self, number: int, message: Message) -> None:
         alone = not ALONE.isdisjoint(message.properties) or message.sys_flag & TRANSACTION

@@ -69,12 +69,12 @@ class Registry(Generic[Item]):
         return item
 
     def save(self, *items: Item) -> None:
-        """Set entries up, or change them; nothing is written where nothing changes."""
+        """Set entries up, or change them; nothing is written where the file has all of it."""
         with self._lock:
             changed = [item for item in items if self._items.get(item.name) != item]
             for item in changed:
                 self._take(item)
-            if changed:
+            if changed or self._is_dirty:
                 self._write()
 
     def note(self, item: Item) -> Item:

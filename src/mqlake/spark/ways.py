@@ -67,7 +67,7 @@ def choose(snapshot: Snapshot, options: SourceOptions, start: int, stop: int) ->
     """The way that reads least, or the one that was asked for by name."""
     ways: dict[str, Way] = {}
     refused: dict[str, str] = {}
-    topics = resolve_topics(snapshot.follower, options)
+    topics = resolve_topics(snapshot.follower, options, start)
     for name, make in (("queue", QueueWay), ("index", IndexWay), ("scan", ScanWay)):
         try:
             ways[name] = make(snapshot, options, start, stop, topics)
@@ -87,14 +87,19 @@ class NotPossible(Exception):
     """This way cannot serve the read; the text says why."""
 
 
-def resolve_topics(follower: Follower, options: SourceOptions) -> tuple[str, ...] | None:
+def resolve_topics(follower: Follower, options: SourceOptions, start: int) -> tuple[str, ...] | None:
     """The topics that the read is limited to, as names; None where it is not, or they cannot be known beforehand."""
     if options.topics is not None:
         return options.topics
     if options.topics_pattern is None or not follower.derived_holds or options.include_internal:
         return None
     selection = Selection(options, None)
-    return tuple(topic for topic in follower.reader.topics() if selection.wants(topic))
+    return tuple(topic for topic in topics_in_log(follower, start) if selection.wants(topic))
+
+
+def topics_in_log(follower: Follower, start: int) -> list[str]:
+    """Topics that have queues, and deleted ones that the log from `start` on has messages of, which are in no queue."""
+    return sorted({*follower.reader.topics(), *(topic for topic, end in follower.graves.ends.items() if end > start)})
 
 
 class ScanWay(Way):
@@ -139,7 +144,7 @@ class QueueWay(Way):
         self._queues = {
             (topic, queue_id): follower.queues.get(topic, queue_id)
             for topic in topics
-            for queue_id in self._queue_ids(follower, topic)
+            for queue_id in self._queue_ids(follower, topic, start)
             if options.queues is None or queue_id in options.queues
         }
         self._runs = self._runs_between(start, stop)
@@ -149,7 +154,9 @@ class QueueWay(Way):
         self.reason = f"{count:,} entries of {len(self._runs)} queues of {len(topics)} topics"
 
     @staticmethod
-    def _queue_ids(follower: Follower, topic: str) -> list[int]:
+    def _queue_ids(follower: Follower, topic: str, start: int) -> list[int]:
+        if follower.graves.ends.get(topic, 0) > start:
+            raise NotPossible(f"{topic} was deleted, and the log has messages of it that are in no queue")
         if topic in follower.batch_queues.topics():
             raise NotPossible(f"{topic} has batch queues")
         queue_ids = follower.queues.queue_ids(topic)
@@ -210,7 +217,7 @@ class IndexWay(Way):
         boundaries = Boundaries(follower.log, snapshot.first, snapshot.end)
         begin = min(stop, max(start, boundaries.at_or_behind(max(snapshot.first, covered[0]))))
         end = min(stop, max(begin, boundaries.at_or_behind(max(snapshot.first, covered[1] + 1))))
-        names = topics if topics is not None else [t for t in follower.reader.topics() if not is_internal(t)]
+        names = topics if topics is not None else [t for t in topics_in_log(follower, start) if not is_internal(t)]
         self._offsets = self._find(index, names, options.keys, begin, end)
         self._scans = [ScanWay(snapshot, options, *part, topics) for part in ((start, begin), (end, stop))]
         self._scans = [scan for scan in self._scans if scan.cost]

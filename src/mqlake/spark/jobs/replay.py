@@ -28,6 +28,7 @@ from mqlake.files.mapped_file import sync_directory
 from mqlake.kernel.types import KEEP_NUMBERS, KEEP_TIMES
 from mqlake.lake import MARKER, Lake, LakeFile, LakeSnapshot, StoreState
 from mqlake.lake.messages import rows_between
+from mqlake.message import WAITING_TOPICS
 from mqlake.spark.jobs.tasks import run_tasks
 from mqlake.spark.options import SourceOptions, parse_options
 from mqlake.spark.selection import Selection
@@ -145,7 +146,11 @@ def _options(lake: str, selection: dict[str, object], *, include_internal: bool)
     texts = {
         name: json.dumps(value) if isinstance(value, list | tuple) else str(value) for name, value in selection.items()
     }
-    return parse_options({"path": lake, "includeInternal": str(include_internal).lower(), **texts})
+    options = parse_options({"path": lake, "includeInternal": str(include_internal).lower(), **texts})
+    if waiting := WAITING_TOPICS.intersection(options.topics or ()):
+        expected = "other topics: what waits there names places of the old log, and would be delivered again"
+        raise InvalidConfig("topics", ", ".join(sorted(waiting)), expected)
+    return options
 
 
 def _state(lake: Lake, snapshot: LakeSnapshot, store: str | None) -> StoreState:
@@ -253,6 +258,9 @@ def _messages(job: Job, part: Range) -> Iterator[pa.RecordBatch]:
     table = pa.concat_tables(found) if found else pa.table([])
     if job.options.topics is not None and found:
         table = table.filter(pc.is_in(table.column("topic"), value_set=pa.array(job.options.topics, pa.string())))
+    elif found:
+        waits = pc.is_in(table.column("topic"), value_set=pa.array(sorted(WAITING_TOPICS), pa.string()))
+        table = table.filter(pc.invert(waits))
     if not table.num_rows:
         return
     table = _as_scanned(table)
