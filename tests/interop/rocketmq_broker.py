@@ -28,6 +28,10 @@ SETTINGS = {
     "maxHashSlotNum": "100",
     "maxIndexNum": "400",
     "mappedFileSizeTimerLog": "1048576",
+    "messageDelayLevel": "1s 3s 1h",
+    "transactionTimeOut": "1000",
+    "transactionCheckInterval": "1000",
+    "transactionOpBatchInterval": "200",
 }
 
 
@@ -43,6 +47,7 @@ def run_broker(
         told.write_text("".join(json.dumps(command) + "\n" for command in commands), "utf-8")
         classes = _TARGET / "classes"
         command = ["java", *_SMALL_JVM, "-Dfile.encoding=UTF-8", "-Duser.timezone=UTC"]
+        command += ["-Dtls.server.mode=disabled"]  # it would make a key of its own first, for seconds
         command += [f"-Drmq.logback.configurationFile={classes / 'logback-off.xml'}"]
         command += [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES]
         command += [f"-Duser.home={home}", f"-Djava.io.tmpdir={home}"]

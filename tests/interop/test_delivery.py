@@ -1,21 +1,21 @@
-"""Delayed, timed and half messages that one of us left waiting come from the other, once: mqlake and RocketMQ 5.5."""
+"""One goes on where the other stopped, mqlake and a real RocketMQ 5.5 broker: groups, what waits, what failed, halves.
+
+Nothing here depends on how fast a machine is: who is to deliver is the only one that can, and is waited for.
+"""
 
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mqlake import Message, MessageStore, StoreConfig
+from mqlake import MessageStore, StoreConfig
 from tests.delivery.later import arrived, arrived_bodies, now_ms, order, step
+from tests.helpers import covers
 from tests.interop.rocketmq import available
 from tests.interop.rocketmq_broker import SETTINGS, run_broker
-
-HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 
 pytestmark = [
     pytest.mark.skipif(available() is not None, reason=f"real RocketMQ cannot run here: {available()}"),
@@ -33,121 +33,139 @@ def put(body: str, topic: str = "orders", **properties: object) -> dict[str, Any
     return {"put": {"topic": topic, "queueId": 0, "body": body, "properties": given}}
 
 
-def settled(path: Path, wanted: Callable[[MessageStore], bool]) -> None:
-    with open_store(path, read_only=True) as store:
-        assert wanted(store)
+def consume(group: str, topic: str, count: int) -> dict[str, Any]:
+    return {"consume": {"group": group, "topic": topic, "queueId": 0, "count": count}}
 
 
-def test_a_real_broker_goes_on_with_what_waits_here(tmp_path: Path) -> None:
-    """Delivered before: not again. Waiting: when it is due. Cancelled: never. In transactions: as they end there."""
+def until(topic: str, count: int) -> dict[str, Any]:
+    return {"until": {"topic": topic, "count": count}}
+
+
+def lag_of(store: MessageStore, group: str) -> dict[str, tuple[int, int]]:
+    return {lag.topic: (lag.offset, lag.message_count) for lag in store.lag(group)}
+
+
+@covers("P1", "P2", "P4", "P5", "P9")
+def test_a_real_broker_goes_on_with_a_store_of_ours(tmp_path: Path) -> None:
+    """Groups from where they are. Delivered before: not again. Waiting: when it is due. Cancelled: never.
+    In transactions: the broker asks about them, and does as it is told."""
     with open_store(tmp_path) as store:
-        store.put(order(b"level, delivered here", delay_level=1))
-        store.put(order(b"time, delivered here", delay_s=1.0001))
-        far = store.put(order(b"time, far", delay_s=3_600))
-        while len(arrived(store)) < 2:
-            time.sleep(0.05)
-        base_ms = now_ms()
-        store.put(order(b"level, delivered there", delay_level=4))
-        store.put(order(b"time, delivered there", deliver_at=base_ms + 30_000))
-        store.put(order(b"time, delivered there too", deliver_at=base_ms + 31_500))
-        store.cancel(store.put(order(b"cancelled", deliver_at=base_ms + 30_200)))
-        store.put(order(b"time, delivered here last", deliver_at=base_ms + 200))
+        store.create_topic("orders", 1)
+        store.create_group("billing", max_retry_count=7)
+        store.put_many([order(b"%d" % number) for number in range(6)])
         with store.transaction("shop") as transaction:
             transaction.put(order(b"committed here"))
-        halves = [store.transactions.prepare(order(b"half %d" % n), group="shop") for n in range(2)]
-        while len(arrived(store)) < 4:
-            time.sleep(0.05)
-        delivered = arrived_bodies(store)
-    commands: list[dict[str, Any]] = [
-        {
-            "end": {
-                "group": "shop",
-                "queueOffset": half.queue_offset,
-                "physicalOffset": half.physical_offset,
-                "commit": half is halves[0],
-            }
-        }
-        for half in halves
-    ]
-    answers = run_broker(tmp_path, [*commands, {"wait": max(0, base_ms + 35_000 - now_ms())}])
-    assert [answer["status"] for answer in answers] == ["0", "0"]
-    with open_store(tmp_path, read_only=True) as store:
-        came = arrived(store)[len(delivered) :]
-        assert sorted(m.body for m in came) == [
-            b"half 0",
-            b"level, delivered there",
-            b"time, delivered there",
-            b"time, delivered there too",
-        ]
-        timed = {m.body: m.store_timestamp for m in came}
-        assert timed[b"time, delivered there"] >= base_ms + 30_000
-        assert timed[b"level, delivered there"] >= base_ms + 30_000
+        early = [store.put(order(b"level, here", delay_level=1)), store.put(order(b"time, here", delay_s=1))]
+        step(store, max(receipt.store_timestamp for receipt in early) + 2_000)
+        consumer = store.consumer("billing", "orders", auto_commit=False)
+        taken = consumer.poll(limit=4)
+        store.delivery.housekeeping.close()  # nothing more is delivered here
+        consumer.fail(taken[1], level=1)
+        consumer.commit()
+        began_ms = now_ms()
+        store.put(order(b"level, there", delay_level=2))
+        store.put(order(b"time, there", deliver_at=began_ms + 3_000))
+        far = store.put(order(b"time, far", delay_s=3_600))
+        store.cancel(store.put(order(b"cancelled", deliver_at=began_ms + 5_000)))
+        store.put(order(b"time, last", deliver_at=began_ms + 7_000))
+        for body in (b"half, yes", b"half, no"):
+            store.transactions.prepare(order(body), group="shop")
+        before = arrived_bodies(store)
+    assert sorted(before[6:]) == [b"committed here", b"level, here", b"time, here"]
+    group, topic, first, asked, begun, again = run_broker(
+        tmp_path,
+        [
+            {"group": "billing"},
+            {"topic": "orders"},
+            consume("billing", "orders", 1),
+            {"answer": {"group": "shop", "decisions": {"half, yes": True, "half, no": False}}},
+            until("%RETRY%billing", 1),
+            consume("billing", "%RETRY%billing", 9),  # new to the group: it begins before the first
+            consume("billing", "%RETRY%billing", 9),
+            until("orders", 13),
+        ],
+    )
+    assert group == {"retryMaxTimes": 7} and topic == {"readQueues": 1, "writeQueues": 1, "permission": 6}
+    assert first == {"from": 4, "bodies": ["4"]}
+    assert (begun, again) == ({"from": -1, "bodies": []}, {"from": 0, "bodies": ["1"]})
+    assert asked == {"asked": ["half, no", "half, yes"]}
     with open_store(tmp_path) as store:
+        came = {message.body: message.store_timestamp for message in arrived(store)[len(before) :]}
+        assert sorted(came) == [b"half, yes", b"level, there", b"time, last", b"time, there"]
+        assert min(came[b"level, there"], came[b"time, there"]) >= began_ms + 3_000
+        assert came[b"time, last"] >= began_ms + 7_000
+        assert lag_of(store, "billing") == {"orders": (5, 8), "%RETRY%billing": (1, 0)}
+        with store.consumer("billing", "orders", idle_s=0) as consumer:
+            assert [message.body for message in consumer] == [b"5", *before[6:], *came]
         assert store.transactions.undecided() == []
-        assert [w.message.physical_offset for w in store.waiting()] == [far.physical_offset]
+        assert [waiting.message.physical_offset for waiting in store.waiting()] == [far.physical_offset]
         step(store, now_ms() + 3_700_000)
-        assert arrived_bodies(store)[-1:] == [b"time, far"]
-        assert len(arrived(store)) == len(delivered) + len(came) + 1, "once"
+        assert arrived_bodies(store) == [*before, *came, b"time, far"], "once"
 
 
-def test_what_waits_in_a_real_broker_comes_here(tmp_path: Path) -> None:
+@covers("P1", "P2", "P4", "P5", "P9")
+def test_a_store_of_a_real_broker_goes_on_here(tmp_path: Path) -> None:
     base_ms = now_ms()
+    retry = put("failed", "%RETRY%billing", DELAY=1, RETRY_TOPIC="orders", ORIGIN_MESSAGE_ID="X")
     commands: list[dict[str, Any]] = [
+        {"group": "billing"},
+        *(put(str(number), UNIQ_KEY=f"C{number}") for number in range(5)),
         put("level 1", DELAY=1),
-        put("level 5", DELAY=5),
+        put("level 3", DELAY=3),
         put("level 99", DELAY=99),
-        put("soon", TIMER_DELAY_SEC=3, UNIQ_KEY="A1"),
-        put("later", TIMER_DELIVER_MS=base_ms + 3_600_300, UNIQ_KEY="A2"),
+        put("soon", TIMER_DELAY_SEC=2, UNIQ_KEY="A1"),
+        put("later", TIMER_DELIVER_MS=base_ms + 4_000_300, UNIQ_KEY="A2"),
         put("by delay", TIMER_DELAY_SEC=7_200, UNIQ_KEY="A3"),
-        put("recalled", TIMER_DELIVER_MS=base_ms + 3_600_300, UNIQ_KEY="A4"),
-        put("0", TIMER_DELIVER_MS=base_ms + 3_600_300, TIMER_DEL_UNIQKEY="A4", UNIQ_KEY="A4"),
+        put("recalled", TIMER_DELIVER_MS=base_ms + 4_000_300, UNIQ_KEY="A4"),
+        put("0", TIMER_DELIVER_MS=base_ms + 4_000_300, TIMER_DEL_UNIQKEY="A4", UNIQ_KEY="A4"),
         {"prepare": put("half 0", PGROUP="shop", TRAN_MSG="true", UNIQ_KEY="B0")["put"]},
         {"prepare": put("half 1", PGROUP="shop", TRAN_MSG="true", UNIQ_KEY="B1")["put"]},
-        put("plain", UNIQ_KEY="C0"),
-        {"wait": 12_000},
+        retry,
+        until("orders", 7),
+        until("%RETRY%billing", 1),
+        consume("billing", "orders", 3),  # a new group begins before the first
+        consume("billing", "orders", 3),
     ]
-    answers = run_broker(tmp_path, commands)
-    assert {answer["status"] for answer in answers} == {"PUT_OK"}
+    group, *stored, begun, first = run_broker(tmp_path, commands)
+    assert group == {"retryMaxTimes": 16} and {answer["status"] for answer in stored} == {"PUT_OK"}
+    assert begun == {"from": -1, "bodies": []} and first == {"from": 0, "bodies": ["0", "1", "2"]}
     with open_store(tmp_path) as store:
         there = arrived(store)
-        assert sorted(m.body for m in there) == [b"level 1", b"plain", b"soon"]
-        by_rocketmq = next(m for m in there if m.body == b"soon")
-        assert [w.message.body for w in store.waiting()] == [b"level 5", b"later", b"level 99", b"by delay"]
-        undecided = {u.messages[0].body: u.id for u in store.transactions.undecided()}
+        assert [message.body for message in there[:5]] == [b"%d" % number for number in range(5)]
+        assert sorted(message.body for message in there[5:]) == [b"level 1", b"soon"]
+        by_rocketmq = next(message for message in there if message.body == b"soon")
+        assert "billing" in store.groups() and lag_of(store, "billing")["orders"] == (3, 4)
+        with store.consumer("billing", "orders", idle_s=0) as consumer:
+            bodies = [message.body for message in consumer]
+        assert sorted(bodies) == [b"3", b"4", b"failed", b"level 1", b"soon"]
+        assert [w.message.body for w in store.waiting()] == [b"level 3", b"level 99", b"later", b"by delay"]
+        undecided = {each.messages[0].body: each.id for each in store.transactions.undecided()}
         assert set(undecided) == {b"half 0", b"half 1"}
         store.transactions.resolve(undecided[b"half 0"], commit=True)
         store.transactions.resolve(undecided[b"half 1"], commit=False)
-        step(store, base_ms + 3_600_300 - 1)
-        assert arrived_bodies(store)[3:] == [b"half 0", b"level 5"]
+        assert arrived_bodies(store)[7:] == [b"half 0"]
         step(store, base_ms + 10_000_000)
-        assert sorted(arrived_bodies(store)[5:]) == [b"by delay", b"later", b"level 99"]
-        ours = next(m for m in arrived(store) if m.body == b"by delay")
+        assert arrived_bodies(store)[8:] == [b"level 3", b"level 99", b"later", b"by delay"]
+        ours = arrived(store)[-1]
         assert set(ours.properties) == set(by_rocketmq.properties), "a delivery looks the same"
+        assert store.transactions.undecided() == [] and store.waiting() == []
 
 
-def test_a_retry_of_ours_comes_from_a_real_broker(tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
-        store.put(Message("orders", b"failed", queue_id=0))
-        with store.consumer("workers", "orders", idle_s=0) as consumer:
-            for message in consumer:
-                consumer.fail(message, level=2)
-    run_broker(tmp_path, [{"wait": 9_000}])
-    with open_store(tmp_path) as store:
-        with store.consumer("workers", "orders", idle_s=0) as consumer:
-            assert [(m.body, m.reconsume_times) for m in consumer] == [(b"failed", 1)]
-
-
+@pytest.mark.long
 def test_after_a_crash_here_a_real_broker_loses_nothing(tmp_path: Path) -> None:
     """It may deliver again what was delivered since the last checkpoint: it cannot know."""
-    base_ms = now_ms()
     with open_store(tmp_path / "s") as store:
-        for number in range(5):
-            store.put(order(b"%d" % number, deliver_at=base_ms + 10_000 + number))
-        step(store, now_ms())
-        store.delivery.require_scheduler().timer().keep()
-        for number in range(5, 10):
-            store.put(order(b"%d" % number, deliver_at=base_ms + 10_000 + number))
+        store.delivery.housekeeping.close()  # nothing is delivered here
+        due_ms = now_ms() + 10_000
+        for number in range(10):
+            if number == 5:
+                step(store, now_ms())
+                store.delivery.require_scheduler().timer().keep()
+            store.put(order(b"%d" % number, deliver_at=due_ms + number))
         store.wait_dispatched()
         shutil.copytree(tmp_path / "s", tmp_path / "crashed")
-    run_broker(tmp_path / "crashed", [{"wait": max(0, base_ms + 16_000 - now_ms())}])
-    settled(tmp_path / "crashed", lambda store: {int(b) for b in arrived_bodies(store)} == set(range(10)))
+    run_broker(tmp_path / "crashed", [until("orders", 10)])
+    with open_store(tmp_path / "crashed", read_only=True) as store:
+        came = arrived(store)
+        assert {int(message.body) for message in came} == set(range(10))
+        assert min(message.store_timestamp for message in came) >= due_ms
