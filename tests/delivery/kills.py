@@ -4,7 +4,7 @@
 
 It says what it does before and behind each step, one line each, so that whoever kills it knows what must be there:
 `put N` comes before a put, `ok N DUE` behind it; N is the body. Transactions put several: `begin N M`, `commit N M`,
-`done N M`, or `abort N M`.
+`done N M`, or `abort N M`. A message that was taken is dealt with behind `took N`, or fails: `failed N DUE`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from tests.delivery.later import order
 from tests.helpers import open_small
 
 LEVELS = StoreConfig(delay_levels="1s 1s 1s 2s")
+RETRY_MS = 1_000
+"""Of level 3, with which retries begin."""
 SPREAD_MS = 400
+GROUP = "workers"
 
 
 def open_store(path: Path) -> MessageStore:
@@ -67,11 +70,14 @@ class Worker:
         say("ok", number, receipt.store_timestamp + 1_000)
 
     def fail(self) -> None:
-        """Taking is at least once: what is retried may be retried again after a kill, and is counted by its body."""
-        with self._store.consumer("workers", "orders", idle_s=0) as consumer:
+        """Taking is at least once: what was taken and not committed comes again after a kill, and may fail again."""
+        with self._store.consumer(GROUP, "orders", idle_s=0) as consumer:
             for message in consumer.poll(0, limit=3):
-                if message.reconsume_times == 0:
+                if message.reconsume_times == 0 and self._random.random() < 0.5:
+                    began_ms = time.time_ns() // 1_000_000
                     consumer.fail(message)
+                    say("failed", int(message.body), began_ms + RETRY_MS)
+                say("took", int(message.body))
 
     def transact(self) -> None:
         numbers = [self._next() for _ in range(self._random.randrange(1, 4))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from mqlake import MessageStore, check
-from tests.delivery.kills import LEVELS, open_store
+from mqlake.delivery.system_topics import retry_topic
+from tests.delivery.kills import GROUP, LEVELS, open_store
 from tests.delivery.later import arrived, now_ms, step
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +31,10 @@ class Said:
         self.never: set[int] = set()
         self.done: set[int] = set()
         self.together: list[tuple[int, ...]] = []
+        self.taken: set[int] = set()
+        """What the group was given, as far as it could say so."""
+        self.failed: dict[int, int] = {}
+        """What comes again on the group's retry topic: when it is due at the earliest."""
 
     def hear(self, line: str) -> None:
         word, *rest = line.split()
@@ -43,6 +49,10 @@ class Said:
         if word in ("abort", "cancelled"):
             self.maybe -= {*numbers}
             self.never |= {*numbers}
+        if word == "took":
+            self.taken.add(numbers[0])
+        if word == "failed":
+            self.failed.setdefault(*numbers)
         if word == "done":
             self.maybe -= {*numbers}
             self.done |= {*numbers}
@@ -63,7 +73,7 @@ def run_and_kill(store: Path, seed: int, line_count: int, after_s: float) -> lis
     finally:
         process.kill()
     lines += process.stdout.read().splitlines()
-    process.wait()
+    assert process.wait() == -signal.SIGKILL, "it failed by itself"
     assert lines[0] == "opened\n"
     return lines[1:]
 
@@ -80,6 +90,12 @@ def judge(store: MessageStore, said: Said) -> None:
     assert early == {}, "delivered before its time"
     for numbers in said.together:
         assert len({number in counts for number in numbers}) == 1, "a part of a transaction"
+    again = {int(message.body): message.store_timestamp for message in reversed(arrived(store, retry_topic(GROUP)))}
+    assert set(said.failed) <= set(again), "a retry is lost"
+    assert {n: due for n, due in said.failed.items() if again[n] < due} == {}, "retried before its time"
+    with store.consumer(GROUP, "orders", idle_s=0) as consumer:
+        left = {int(message.body) for message in consumer}
+    assert set(counts) - said.taken - left == set(), "passed over by the group"
 
 
 def kill_again_and_again(path: Path, rounds: int, seed: int) -> None:
@@ -91,13 +107,14 @@ def kill_again_and_again(path: Path, rounds: int, seed: int) -> None:
     with open_store(path) as store:
         while store.transactions.undecided():
             store.transactions.resolve(store.transactions.undecided()[0].id, commit=rng.random() < 0.5)
-        time.sleep(max(0, max(said.due.values(), default=0) - now_ms()) / 1000)
-        step(store, now_ms())
+        last_ms = now_ms() + 10_000  # what was cancelled waits for longer
+        while any(waiting.due_ms < last_ms for waiting in store.waiting(100_000)):
+            time.sleep(0.02)
         judge(store, said)
         step(store, now_ms() + 70_000)
         assert not said.never & {int(message.body) for message in arrived(store)}, "cancelled, and delivered"
         assert store.delivery.require_scheduler().deliveries.failed == {}
-    assert len(said.due) + len(said.done) > 5 * rounds, "the test is about processes that work"
+    assert len(said.due) + len(said.done) > rounds and said.failed, "the test is about processes that work"
     assert check(path, config=LEVELS).holds
 
 
