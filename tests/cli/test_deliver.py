@@ -135,3 +135,18 @@ def test_top_sees_what_another_process_puts_and_ends_with_ctrl_c(orders: Cli) ->
     live.stdout.read(10)
     live.send_signal(signal.SIGINT)
     assert live.wait(20) == 0
+
+
+def test_what_is_not_there_is_neither_consumed_nor_made(orders: Cli) -> None:
+    asked = orders.run("consume", orders.store, "billing", "order")
+    assert asked.exit_code == 3 and "UnknownTopic: topic 'order': not in this store; it has orders" in asked.stderr
+    orders.ok("consume", orders.store, "billing", "orders", "--limit", 1)
+    asked = orders.run("reset", orders.store, "billing", "order", "--to", "first")
+    assert asked.exit_code == 3 and "UnknownTopic" in asked.stderr
+    assert "order" not in {line["topicName"] for line in orders.json("topic", "list", orders.store)}
+    asked = orders.run("reset", orders.store, "billing", "orders", "--to", 99)
+    assert asked.exit_code == 2 and "for an offset, --offset 99" in asked.stderr
+    asked = orders.run("reset", orders.store, "billing", "orders", "--offset", 99)
+    assert asked.exit_code == 3 and "offset 99 is outside of [0, " in asked.stderr
+    asked = orders.run("topic", "create", orders.store, "orders", "--queues", 77)
+    assert asked.exit_code == 3 and "write_queue_count 77" in asked.stderr and "update_topic changes it" in asked.stderr

@@ -48,6 +48,8 @@ def consume(
     wanted = Sql(sql) if sql is not None else Tags(tags or "*")
     begin = start if start in ("first", "last") else datetime.fromtimestamp(moment(start) / 1000, UTC)
     with _open(store, config, alone=progress is not None) as opened:
+        if topic not in opened.delivery.topics and topic not in opened.topics():
+            raise opened.delivery.topics.unknown(topic)  # nobody else can make it while this command runs
         consumer = opened.consumer(
             group,
             topic,

@@ -35,6 +35,8 @@ def reset(
     """
     if (to is None) == (offset is None):
         raise click.UsageError("--to or --offset: one of them")
+    if to is not None and to.isdigit() and len(to) < 12:
+        raise click.UsageError(f"--to {to} is no time; for an offset, --offset {to}")
     if queue is not None and offset is None:
         raise click.UsageError("--queue goes with --offset")
     with open_existing(store, config) as opened:

@@ -163,7 +163,7 @@ class Consumers:
         self._delivery.require_writer()
         if group not in self.groups():
             raise UnknownGroup(group, ", ".join(self.groups()) or "none")
-        self._require_topic(topic)
+        self.queues_of(topic)  # there must be some
         progress, share = self._progress_of(group, GROUP)
         assert share is not None, "the writer shares a group's progress"
         with share.settling:

@@ -96,7 +96,7 @@ class MessageStore(message_store.MessageStore):
         topic = Topic(name, count, count, permission, ordered)
         known = delivery.topics.find(name)
         if known is not None and known != topic:
-            raise InvalidConfig(f"topic {name}", topic, f"it is there as {known}; update_topic changes it")
+            raise _there_already("topic", topic, known)
         delivery.topics.save(topic)
         writer.log.ask_again(name)
         return topic
@@ -126,7 +126,7 @@ class MessageStore(message_store.MessageStore):
         group = _changed(Group(name), settings)
         known = self.delivery.groups.find(name)
         if known is not None and known != group:
-            raise InvalidConfig(f"group {name}", group, f"it is there as {known}; update_group changes it")
+            raise _there_already("group", group, known)
         self.delivery.groups.save(group)
         return group
 
@@ -253,6 +253,14 @@ class MessageStore(message_store.MessageStore):
             delivery.close()
             atexit.unregister(self.close)
         super().close()
+
+
+def _there_already(kind: str, wanted: Item, known: Item) -> InvalidConfig:
+    """The error for one that is set up otherwise: it names what differs."""
+    names = [each.name for each in fields(wanted) if each.compare]
+    differing = [name for name in names if getattr(wanted, name) != getattr(known, name)]
+    shown = [", ".join(f"{name} {getattr(item, name)!s}" for name in differing) for item in (wanted, known)]
+    return InvalidConfig(f"{kind} {wanted.name}", shown[0], f"it is there with {shown[1]}; update_{kind} changes it")
 
 
 def _changed(item: Item, changes: dict[str, Any]) -> Item:
