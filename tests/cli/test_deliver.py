@@ -150,3 +150,17 @@ def test_what_is_not_there_is_neither_consumed_nor_made(orders: Cli) -> None:
     assert asked.exit_code == 3 and "offset 99 is outside of [0, " in asked.stderr
     asked = orders.run("topic", "create", orders.store, "orders", "--queues", 77)
     assert asked.exit_code == 3 and "write_queue_count 77" in asked.stderr and "update_topic changes it" in asked.stderr
+
+
+def test_a_damaged_state_file_is_replaced_by_its_bak_and_the_user_is_told(orders: Cli) -> None:
+    for name in ("some", "more"):
+        orders.ok("topic", "create", orders.store, name)
+    state = orders.store / "config" / "topics.json"
+    state.write_text("{")
+    process = orders.process("topic", "list", orders.store, "--json")
+    listed, told = process.communicate(timeout=30)
+    assert process.returncode == 0 and '"some"' in listed and '"more"' not in listed
+    assert "topics.json.bak is used: topics.json: " in told
+    state.with_name("topics.json.bak").write_text("")
+    asked = orders.run("topic", "list", orders.store)
+    assert asked.exit_code == 3 and "BadConfigFile" in asked.stderr and "put a whole copy in its place" in asked.stderr

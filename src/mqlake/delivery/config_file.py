@@ -55,7 +55,7 @@ class ConfigFile:
                 continue
             if path is self.backup and (problems or not self.path.exists()):
                 self.used_backup = "; ".join(problems) or f"{self.path.name} is missing"
-                _log.warning("%s is used: %s", path, self.used_backup)
+                _log.error("%s is used: %s", path, self.used_backup)
             return content
         if problems:
             raise BadConfigFile(self.path, "; ".join(problems))
