@@ -79,7 +79,8 @@ def late(path: Path, count: int, rate: int, seconds: int) -> dict[str, Any]:
         for number in range(count - due):
             store.put(Message("timed", BODY, queue_id=0, deliver_at=far_ms + number))
         start_ms = time.time_ns() // 1_000_000 + 5_000 + due // 4
-        moments = [start_ms + random.Random(7).randrange(1000 * seconds) for _ in range(due)]
+        draw = random.Random(7)
+        moments = [start_ms + draw.randrange(1000 * seconds) for _ in range(due)]
         for moment in moments:
             store.put(Message("due", BODY, queue_id=0, deliver_at=moment))
         assert time.time_ns() // 1_000_000 < start_ms, "the machine is too slow to put them before they are due"
