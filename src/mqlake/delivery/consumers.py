@@ -15,24 +15,16 @@ from mqlake.delivery.housekeeping import NEVER_MS
 from mqlake.delivery.progress import GROUP, Progress, Start
 from mqlake.delivery.share import Share
 from mqlake.delivery.state import Delivery
-from mqlake.delivery.system_topics import (
-    HALF_TOPIC,
-    OP_TOPIC,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-    is_system_topic,
-    retry_topic,
-)
+from mqlake.delivery.system_topics import is_system_topic, retry_topic
 from mqlake.delivery.topics import Permission
 from mqlake.errors import InvalidConfig, NotPermitted, UnknownGroup, UnknownTopic
 from mqlake.logs.topic_table import require_topic
+from mqlake.message import WAITING_TOPICS
 from mqlake.store.engine import Engine
 
 DEAD_MS = 1_000
 """A group with several consumers is looked over so often for one whose thread is over."""
 ON_LOST = ("skip", "fail")
-KEPT = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC})
-"""Topics without which messages that were promised would be lost."""
 
 
 class Consumers:
@@ -181,7 +173,7 @@ class Consumers:
         """Delete a topic: its settings, its queues, and all progress on it."""
         writer = self._delivery.require_writer()
         known = topic in self._delivery.topics
-        if topic in KEPT or topic in writer.batch_queues.topics():
+        if topic in WAITING_TOPICS or topic in writer.batch_queues.topics():
             raise NotPermitted(f"topic {topic!r}", "the store itself needs it", "it cannot be deleted")
         if not known and not self._side.reader.queue_ids(topic):
             raise self._delivery.topics.unknown(topic)

@@ -18,13 +18,12 @@ from mqlake.delivery.groups import Group
 from mqlake.delivery.readdress import Readdressing
 from mqlake.delivery.retry import resent
 from mqlake.delivery.state import Delivery, Once
-from mqlake.delivery.system_topics import WAITING_TOPICS
 from mqlake.delivery.topics import Permission, Topic
 from mqlake.delivery.transaction import Transaction, Transactions
 from mqlake.delivery.waiting import Waiting
 from mqlake.errors import InvalidConfig
 from mqlake.logs.topic_table import require_topic
-from mqlake.message import PutReceipt, StoredMessage
+from mqlake.message import WAITING_TOPICS, PutReceipt, StoredMessage
 from mqlake.store import message_store
 from mqlake.store.engine import Engine
 from mqlake.store.follower import Follower
