@@ -12,7 +12,16 @@ from mqlake.errors import UnknownTopic
 from mqlake.files.mapped_file import sync_directory, sync_file
 from mqlake.logs.batch_queue import BatchQueue
 from mqlake.logs.consume_queue import ConsumeQueue
-from mqlake.logs.queue_folder import Folder, clear_folder, cut_folder, is_plausible, is_regular, is_whole, read_folder
+from mqlake.logs.queue_folder import (
+    Folder,
+    clear_folder,
+    cut_folder,
+    is_plausible,
+    is_regular,
+    is_whole,
+    is_whole_and_plausible,
+    read_folder,
+)
 
 QueueEnds = dict[str, dict[int, int]]
 """Topic -> queue id -> the number behind its last entry."""
@@ -62,13 +71,17 @@ class ConsumeQueues:
         """
         if any(end and i not in self._known.get(topic, ()) for topic, of in ends.items() for i, end in of.items()):
             return False
-        for topic, queue_id, folder in self._folders():
-            end = ends.get(topic, {}).get(queue_id, 0)
-            if not is_whole(folder, self.file_size, end, from_zero=from_zero):
-                return False
-            if not is_plausible(folder, self.file_size, end, log_end):
-                return False
-        return True
+        return all(
+            self._is_whole(f"{self.directory}/{topic}/{i}", ends.get(topic, {}).get(i, 0), log_end, from_zero)
+            for topic, queue_ids in self._known.items()
+            for i in queue_ids
+        )
+
+    def _is_whole(self, path: str, end: int, log_end: int, from_zero: bool) -> bool:
+        if from_zero:
+            return is_whole_and_plausible(path, self.file_size, end, log_end)
+        folder = read_folder(path)
+        return is_whole(folder, self.file_size, end) and is_plausible(folder, self.file_size, end, log_end)
 
     def cut_to(self, ends: QueueEnds, set_aside: Path) -> int:
         """Make every queue end where a table says, a queue it does not know at 0; how many were changed.

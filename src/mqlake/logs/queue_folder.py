@@ -67,19 +67,35 @@ def is_regular(folder: Folder, file_size: int, *, from_zero: bool = False) -> bo
 
 def is_plausible(folder: Folder, file_size: int, end: int, log_end: int) -> bool:
     """The first and the last entry of each file before entry `end` could be entries: zeroes and noise could not."""
-    for start, _ in folder.files:
-        stop = min(start + file_size, end * ENTRY_SIZE) - start
-        if stop <= 0:
-            break
-        descriptor = os.open(f"{folder.path}/{file_name(start)}", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            entries = [os.pread(descriptor, ENTRY_SIZE, at) for at in {0, stop - ENTRY_SIZE}]
-        finally:
-            os.close(descriptor)
-        for offset, size, _ in map(ENTRY.unpack, entries):
-            if size <= 0 or offset < 0 or (size != FILLER_SIZE and offset + size > log_end):
-                return False
-    return True
+    starts = [start for start, _ in folder.files if start < end * ENTRY_SIZE]
+    return all(_is_plausible(folder.path, start, file_size, end, log_end) for start in starts)
+
+
+def is_whole_and_plausible(path: str, file_size: int, end: int, log_end: int) -> bool:
+    """Both of a queue that begins with its first entry: its files are known by name, and the folder is not listed."""
+    stop = -(-end * ENTRY_SIZE // file_size) * file_size
+    if os.path.isdir(f"{path}/{file_name(stop)}"):  # noqa: PTH112  # a folder where the next file will be; a Path costs more
+        return False
+    return all(_is_plausible(path, start, file_size, end, log_end) for start in range(0, stop, file_size))
+
+
+def _is_plausible(path: str, start: int, file_size: int, end: int, log_end: int) -> bool:
+    """Of one file; False too where it is missing, or of another size."""
+    last = min(start + file_size, end * ENTRY_SIZE) - start - ENTRY_SIZE
+    try:
+        descriptor = os.open(f"{path}/{file_name(start)}", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        if os.fstat(descriptor).st_size != file_size:
+            return False
+        entries = [os.pread(descriptor, ENTRY_SIZE, at) for at in {0, last}]
+    finally:
+        os.close(descriptor)
+    return all(
+        size > 0 and offset >= 0 and (size == FILLER_SIZE or offset + size <= log_end)
+        for offset, size, _ in map(ENTRY.unpack, entries)
+    )
 
 
 def cut_folder(folder: Folder, file_size: int, end: int) -> str | None:
