@@ -73,6 +73,7 @@ def test_the_log_is_kept_for_what_waits(tmp_path: Path) -> None:
         waiting = store.put(order(b"later", delay_level=18))
         for _ in range(5):
             store.put(order(bytes(40_000)))
+        assert store.retain(older_than_ms=0, dry_run=True).held_by == ("delay",)
         assert store.retain(older_than_ms=0).held_by == ("delay",)
         assert store.first_offset == 0
         step(store, waiting.store_timestamp + LEVEL_18_MS)

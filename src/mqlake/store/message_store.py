@@ -378,7 +378,8 @@ class MessageStore:
                 raise InvalidConfig(name, value, "must be a whole number, 0 or more")
         rule = by_hand(self._side.log, **conditions, now_ms=time.time_ns() // 1_000_000)
         if dry_run:
-            return would_go(self._side.log, Gates(self._side.layout.gates), rule)
+            gates = self.retention if self._writer is not None else Gates(self._side.layout.gates)
+            return would_go(self._side.log, gates.offsets(), rule)
         return self.retention.retain(rule)
 
     def wait_dispatched(self, timeout_s: float = 10.0) -> bool:

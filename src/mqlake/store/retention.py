@@ -193,6 +193,10 @@ class Retention:
     def release(self, name: str) -> None:
         self.gates.release(name)
 
+    def offsets(self) -> dict[str, int]:
+        """Each gate, of the disk and of this process, and the offset from which on it needs the log."""
+        return self.gates.offsets() | {name: need() for name, need in list(self.needs.items())}
+
     # ---- the deletion itself
 
     def _delete(self, rule: Rule, most: int, *, obeys_gates: bool) -> Retained:
@@ -217,7 +221,7 @@ class Retention:
         if end > self._checkpointed:
             _log.warning("%s stays: no checkpoint covers it yet", file_name(start))
             return ()
-        gates = self.gates.offsets() | {name: need() for name, need in list(self.needs.items())}
+        gates = self.offsets()
         held = held_by(gates, end)
         if held and (obeys_gates or self.used_percent <= self._config.hard_limit_percent):
             return held
@@ -275,12 +279,12 @@ def by_hand(
     return rule
 
 
-def would_go(log: CommitLog, gates: Gates, rule: Rule) -> Retained:
+def would_go(log: CommitLog, gates: dict[str, int], rule: Rule) -> Retained:
     """What `retain` would delete; for readers too."""
     first = log.first_offset
     held: tuple[str, ...] = ()
     for start in log.files.starts[:-1]:
-        if rule(start) is None or (held := held_by(gates.offsets(), start + log.file_size)):
+        if rule(start) is None or (held := held_by(gates, start + log.file_size)):
             break
         first = start + log.file_size
     return _retained(log, log.first_offset, first, held)
