@@ -5,8 +5,8 @@ files are made in DIRECTORY when they are not there. Prints one JSON line: media
 JVM and workers, GiB of the log.
 
 A hundred topics take turns, every message has a tag and a key of its own, and their times are those of one whole day.
-Both sides run three times before they are timed: Java compiles what it runs often. The workload `column:NAME` is one column to the noop sink, `columns` all of
-them, one after the other.
+Both sides run three times before they are timed: Java compiles what it runs often. The workload `column:NAME` is one
+column to the noop sink, `columns` all of them, one after the other.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Run as a program: `python -m benchmarks.spark_stream catchup|tail DIRECTORY [mib
 JVM and workers.
 
 Catching up is a query that takes what is available now, all columns, to the noop sink, in batches of 256 MiB; it runs
-three times before it is timed, and its time has its start and end in it. The tail is a writer in a process of its own that
-appends a message with the time in it every 50 ms; it is processed once foreachBatch has its row in Python.
+three times before it is timed, and its time has its start and end in it. The tail is a writer in a process of its own
+that appends a message with the time in it every 50 ms; it is processed once foreachBatch has its row in Python.
 """
 
 from __future__ import annotations
