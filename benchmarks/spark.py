@@ -5,8 +5,8 @@ files are made in DIRECTORY when they are not there. Prints one JSON line: media
 JVM and workers, GiB of the log.
 
 A hundred topics take turns, every message has a tag and a key of its own, and their times are those of one whole day.
-Both sides run once before they are timed. The workload `column:NAME` is one column to the noop sink, `columns` all of
-them, one after the other.
+Both sides run three times before they are timed: Java compiles what it runs often. The workload `column:NAME` is one
+column to the noop sink, `columns` all of them, one after the other.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from mqlake import Message, MessageStore
 from mqlake.spark import archive, session
 from mqlake.spark.schema import DEFAULT_COLUMNS
 
+WARM_UPS = 3
 TOPICS = 100
 OVERHEAD = 128
 """Bytes of a record beside its body, here."""
@@ -92,13 +93,13 @@ def run(spark: SparkSession, workload: str, store: Path, parquet: Path, rounds: 
         act(select(spark.read.parquet(str(parquet))))
 
     took: dict[str, list[float]] = {"ours": [], "theirs": [], "jvmCpu": [], "workerCpu": [], "theirsCpu": []}
-    for round_number in range(rounds + 1):
+    for round_number in range(WARM_UPS + rounds):
         for name, side in (("ours", ours), ("theirs", theirs)):
             before, began = cpu_seconds(), time.perf_counter()
             side()
             seconds = time.perf_counter() - began
             jvm, workers = (now - then for now, then in zip(cpu_seconds(), before, strict=True))
-            if round_number:
+            if round_number >= WARM_UPS:
                 took[name].append(seconds)
                 took["jvmCpu" if side is ours else "theirsCpu"].append(jvm)
                 took["workerCpu"] += [workers] if side is ours else []

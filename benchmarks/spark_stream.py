@@ -5,8 +5,8 @@ Run as a program: `python -m benchmarks.spark_stream catchup|tail DIRECTORY [mib
 JVM and workers.
 
 Catching up is a query that takes what is available now, all columns, to the noop sink, in batches of 256 MiB; it runs
-once before it is timed, and its time has its start and end in it. The tail is a writer in a process of its own that
-appends a message with the time in it every 50 ms; it is processed once foreachBatch has its row in Python.
+three times before it is timed, and its time has its start and end in it. The tail is a writer in a process of its own
+that appends a message with the time in it every 50 ms; it is processed once foreachBatch has its row in Python.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any
 import psutil
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.spark import write
+from benchmarks.spark import WARM_UPS, write
 from mqlake import MessageStore
 from mqlake.spark import session
 
-WARM_UP = 100
+SETTLING = 100
 """Messages of the tail that are not counted: Java compiles meanwhile."""
 
 WRITER = """
@@ -57,7 +57,7 @@ def catch_up(spark: SparkSession, store: Path, rounds: int) -> dict[str, Any]:
     with MessageStore.open(store, read_only=True) as opened:
         gib = (opened.end_offset - opened.first_offset) / 2**30
     took, used, count = [], [], 0
-    for number in range(rounds + 1):
+    for number in range(WARM_UPS + rounds):
         checkpoint = store.with_name(f"checkpoint-{number}")
         shutil.rmtree(checkpoint, ignore_errors=True)
         began, cpu = time.perf_counter(), cpu_seconds()
@@ -65,7 +65,7 @@ def catch_up(spark: SparkSession, store: Path, rounds: int) -> dict[str, Any]:
         writer = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
-        if number:
+        if number >= WARM_UPS:
             took.append(time.perf_counter() - began)
             used.append(cpu_seconds() - cpu)
         count = sum(progress["numInputRows"] for progress in query.recentProgress)
@@ -91,13 +91,13 @@ def tail(spark: SparkSession, store: Path, messages: int) -> dict[str, Any]:
         checkpoint = store.with_name("tail-checkpoint")
         shutil.rmtree(checkpoint, ignore_errors=True)
         query = rows.writeStream.foreachBatch(processed).option("checkpointLocation", str(checkpoint)).start()
-        while len(delays) < WARM_UP + messages and query.isActive:
+        while len(delays) < SETTLING + messages and query.isActive:
             time.sleep(0.1)
         query.stop()
     finally:
         writer.kill()
         writer.wait()
-    counted = sorted(delays[WARM_UP:])
+    counted = sorted(delays[SETTLING:])
     return {"rate": statistics.median(counted), "p99": counted[int(len(counted) * 0.99)], "cpu": cpu_seconds() - cpu}
 
 

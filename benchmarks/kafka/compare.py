@@ -4,7 +4,7 @@ Run as a program: `python -m benchmarks.kafka.compare WORKLOAD DIRECTORY [mib=10
 topic are made in DIRECTORY when they are not there. Prints one JSON line: medians in seconds of both, GiB of the log.
 
 The topic has four partitions and is filled from the store; a Kafka record has the message's body and its first key.
-Both sides run once before they are timed. "parquet" is the archive job here, and Spark's own writer there.
+Both sides run three times before they are timed. "parquet" is the archive job here, and Spark's own writer there.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from benchmarks.kafka.broker import JARS, broker, connector_jars, fetch
 
 TOPIC = "messages"
 BATCH_BYTES = 256 << 20
+FILLING = {"kafka.enable.idempotence": "false", "kafka.linger.ms": "50", "kafka.batch.size": "262144"}
+"""The broker makes the topic while it is written to, and takes the sequence numbers of the first batches for wrong."""
 RUNS_PREPARED = "MQLAKE_BENCH_KAFKA"
 
 
@@ -59,12 +61,15 @@ def measure(workload: str, directory: Path, mib: int, body: int, rounds: int) ->
     )
     spark.sparkContext.setLogLevel("ERROR")
     data = directory / f"kafka-{mib}-{body}"
-    is_new = not data.exists()
+    is_filled = data / "filled"
+    if not is_filled.exists():
+        shutil.rmtree(data, ignore_errors=True)
     with broker(data) as address:
-        if is_new:
+        if not is_filled.exists():
             rows = spark.read.format("mqlake").option("columns", "keys,body").load(str(store))
-            rows = rows.selectExpr("keys[0] as key", "body as value")
-            rows.write.format("kafka").option("kafka.bootstrap.servers", address).option("topic", TOPIC).save()
+            rows = rows.selectExpr("keys[0] as key", "body as value").write.format("kafka").options(**FILLING)
+            rows.option("kafka.bootstrap.servers", address).option("topic", TOPIC).save()
+            is_filled.touch()
         count = spark.read.format("mqlake").option("columns", "size").load(str(store)).count()
         sides = Sides(spark, store, address, directory / "out", max(1, count * BATCH_BYTES // size))
         took = sides.turns(workload, rounds)
@@ -79,14 +84,16 @@ class Sides:
         self._spark, self._store, self._address, self._out, self._batch_rows = spark, store, address, out, batch_rows
 
     def turns(self, workload: str, rounds: int) -> dict[str, float]:
+        from benchmarks.spark import WARM_UPS
+
         took: dict[str, list[float]] = {"ours": [], "theirs": []}
-        for number in range(rounds + 1):
+        for number in range(WARM_UPS + rounds):
             for side, times in took.items():
                 run: Callable[[], None] = getattr(self, f"{side}_{workload}")
                 shutil.rmtree(self._out, ignore_errors=True)
                 began = time.perf_counter()
                 run()
-                if number:
+                if number >= WARM_UPS:
                     times.append(time.perf_counter() - began)
         shutil.rmtree(self._out, ignore_errors=True)
         return {side: statistics.median(times) for side, times in took.items()}
@@ -120,7 +127,7 @@ class Sides:
     def ours_parquet(self) -> None:
         from mqlake.spark import archive
 
-        archive(self._spark, str(self._store), str(self._out))
+        archive(self._spark, str(self._store), str(self._out), index=False)
 
     def theirs_parquet(self) -> None:
         self._topic().write.option("compression", "zstd").parquet(str(self._out / "files"))

@@ -51,7 +51,7 @@ def row_names(ctx: click.Context, parameter: click.Parameter, text: str | None) 
 @click.option("--minutes", type=click.FloatRange(min=0.01), default=3.0, show_default=True, help="Time for all rows.")
 @click.option("--full", is_flag=True, help="Every fault of the table, however long it takes.")
 @click.option(
-    "--only", callback=row_names, metavar="ROW,…", help="shapes, cuts, full, syncs, flips, kill, power, sink."
+    "--only", callback=row_names, metavar="ROW,…", help="shapes, cuts, full, syncs, flips, kill, power, sink, pipeline."
 )
 @click.option("--case", type=click.IntRange(min=0), help="One case of one row alone; its folder stays.")
 @json_option

@@ -40,6 +40,9 @@ cdef enum:                      # places in types.COLUMN_NAMES; the bits of `col
 cdef enum:
     MAX_SCAN = 1 << 30          # bytes in one call: offsets into a buffer are 32 bits wide
     FEW_NAMES = 32              # up to here a property's name is looked for by comparing it with every other
+    AHEAD = 8                   # records at given places that are on their way into the cache
+    AHEAD_BYTES = 1024          # of each; the processor follows longer ones by itself
+    CACHE_LINE = 64
 
 cdef struct Span:
     const uint8_t* at
@@ -259,6 +262,7 @@ cdef Py_ssize_t reach(Scan* s, const int64_t* offsets, Py_ssize_t first, Py_ssiz
         at = offsets[number] - log_start
         if offsets[number] < log_start or at >= end:
             break
+        fetch(s, offsets, number + 2 * AHEAD, stop, end, log_start, 1)
         size = min(max(0, get32(s.log + at)), end - at) if end - at >= 4 else 0
         if number > first and room[0] + size > max_bytes:
             break
@@ -272,11 +276,26 @@ cdef int64_t pick(Scan* s, const int64_t* offsets, Py_ssize_t* number, Py_ssize_
     """The first pass over given places. `number` moves behind the last record that was taken."""
     cdef int64_t result
     while number[0] < stop:
+        fetch(s, offsets, number[0] + AHEAD, stop, end, log_start, AHEAD_BYTES)
         result = gather_record(s, offsets[number[0]] - log_start, end, end, log_start)
         if result <= REACHED_END:
             return result
         number[0] += 1
     return REACHED_END
+
+
+cdef inline void fetch(Scan* s, const int64_t* offsets, Py_ssize_t number, Py_ssize_t stop, Py_ssize_t end,
+                       int64_t log_start, Py_ssize_t size) noexcept nogil:
+    """Have a record that comes later on its way: records here and there are what the processor cannot foresee."""
+    cdef Py_ssize_t at, last
+    if number < stop and log_start <= offsets[number] < log_start + end:
+        at = offsets[number] - log_start
+        last = at + size
+        if size > 1 and end - at >= 4:
+            last = at + min(size, get32(s.log + at))
+        while at < last:
+            prefetch(s.log + at)
+            at += CACHE_LINE
 
 
 cdef inline int64_t gather_record(Scan* s, Py_ssize_t position, Py_ssize_t end, Py_ssize_t stop,

@@ -80,9 +80,11 @@ class FileVanished(ChangedUnderRead):
 class SplitScan(Scan):
     """A scan that proves its end, and keeps what it had to pass over."""
 
-    def __init__(self, options: SourceOptions, split: Split, columns: tuple[str, ...]) -> None:
+    def __init__(
+        self, options: SourceOptions, split: Split, columns: tuple[str, ...], *, check_crc: bool = True
+    ) -> None:
         on_damage = "fail" if options.on_damage == "fail" else "skip"
-        super().__init__(columns, BATCH_BYTES, True, split.topics, on_damage, True)  # type: ignore[arg-type]
+        super().__init__(columns, BATCH_BYTES, True, split.topics, on_damage, check_crc)  # type: ignore[arg-type]
         self._split = split
         self._tags = options.tags
         self._layout = Layout(Path(split.store))
@@ -121,8 +123,11 @@ class SplitScan(Scan):
         size = self._split.file_size
         log_start = start - start % size
         path = self._layout.commit_log / file_name(log_start)
-        file = open_file(self._split, path, log_start, size)
+        file = self._file(path, log_start)
         return Stretch(file.pages, log_start, start - log_start, min(stop - log_start, size), path)
+
+    def _file(self, path: Path, log_start: int) -> MappedFile:
+        return open_file(self._split, path, log_start, self._split.file_size)
 
     def behind_marker(self, stretch: Stretch, position: int) -> int:
         """The marker must cover the rest of its file, and the split must end there or in the next file."""

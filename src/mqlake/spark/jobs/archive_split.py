@@ -1,7 +1,9 @@
 """In a worker: one split of a log -> Parquet files by topic and day, every byte accounted for.
 
-Each batch of the scan is put in the order of its files while it is in the cache, and cut into slices, which wait until
-there are enough of them for a row group, or too many for the memory. No record is touched by Python.
+Two passes. The first walks the records, checks them, and notes where each lies and which file it belongs to. The second
+takes file after file: the kernel lays out just its records, from wherever they lie in the split, as one row group. So
+no row is sorted or copied after it was read, and a worker holds one row group, however many files a split has. No
+record is touched by Python.
 
 The rows that were written and the gaps (damage, end-of-file markers) must tile the split without a hole or an overlap;
 else the task fails. Before anything, the log's own files are synced: what the archive has, a power cut cannot take from
@@ -11,42 +13,40 @@ the log.
 from __future__ import annotations
 
 import itertools
-import mmap
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from mqlake.errors import ChangedUnderRead
 from mqlake.files.layout import Layout
-from mqlake.files.mapped_file import sync_file
+from mqlake.files.mapped_file import MappedFile, sync_file
 from mqlake.files.names import file_name
 from mqlake.kernel import crc32
 from mqlake.lake.entries import MARKER, Gap, LakeFile, Seam, done
 from mqlake.lake.messages import MESSAGES
-from mqlake.lake.parquet import ParquetFile, sync_names
+from mqlake.lake.parquet import ParquetFile, Written, sync_names
 from mqlake.lake.paths import messages_path
 from mqlake.lake.stores import Member, read_log
 from mqlake.logs.stretch import Stretch
 from mqlake.spark.options import parse_options
-from mqlake.spark.read_split import SplitScan
+from mqlake.spark.read_split import SplitScan, open_file
 from mqlake.spark.schema import STORE, microseconds
 from mqlake.spark.split import Split
-from mqlake.store.scan import BATCH_BYTES, COLUMNS
+from mqlake.store.scan import COLUMNS
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 MAX_FILES = 200
-"""Topics and days of a split that get a file of their own. The small ones, below such a share of a batch, have one
+"""Topics and days of a split that get a file of their own. The small ones, below such a share of the split, have one
 file together: ten thousand topics do not make ten thousand files of every split."""
 ROW_GROUP_BYTES = 32 << 20
-HELD_BYTES = 224 << 20
-"""Rows that wait in memory: enough for a split of the usual size, because many small row groups cost twice the time."""
-SMALL_SLICE = 1 << 20
 SYNCS_AT_ONCE = 8
-"""The file system does several at the cost of one."""
+"""The file system does several at the cost of one, and while the next file is made."""
 DAY_MS = 86_400_000
 WHOLE_LOG = parse_options({"path": "-", "via": "scan", "includeInternal": "true"})
 """A job sees every record."""
@@ -65,20 +65,19 @@ IN_FILES = pa.schema(
 def archive_split(lake: str, member: Member, split: Split) -> pa.Table:
     """Write the messages of a split; what was written, and the range, as `lake.entries.done` has it."""
     sync_log(split)
-    scan = ArchiveScan(WHOLE_LOG, split, tuple(COLUMNS))
-    tiling, partitions = Tiling(), Partitions(Path(lake), member, split)
+    survey = Survey(split)
+    scan = RowScan(split)
+    files = Files(Path(lake), member, split)
     try:
-        for batch in scan.of_split():
-            tiling.add(batch)
-            partitions.add(batch)
-            scan.let_go()
-        files = partitions.close()
+        for plan in survey.files():
+            files.write(plan, scan.rows_at(plan.offsets))
+        written = files.close()
     except BaseException:
-        partitions.drop()
+        files.drop()
         raise
-    gaps = sorted(scan.gaps)
-    tiling.prove(split, gaps, sum(file.rows for file in files))
-    return done(files, [member.range(split.start, split.end, tuple(gaps), tiling.seam(member.path))])
+    gaps = sorted(survey.gaps + scan.gaps)
+    survey.prove(gaps, sum(file.rows for file in written))
+    return done(written, [member.range(split.start, split.end, tuple(gaps), survey.seam(member.path))])
 
 
 def sync_log(split: Split) -> None:
@@ -94,24 +93,19 @@ def sync_log(split: Split) -> None:
 
 
 class ArchiveScan(SplitScan):
-    """A scan that notes end-of-file markers as well as damage, and inflates less at once."""
-
-    max_inflated = ROW_GROUP_BYTES
-    _mapped: Stretch | None = None
-
-    def _stretch(self, start: int, stop: int) -> Stretch:
-        self._mapped = super()._stretch(start, stop)
-        return self._mapped
-
-    def let_go(self) -> None:
-        """Pages of the log that were read count as this process' memory until it says that it does not need them."""
-        if self._mapped is not None and isinstance(self._mapped.data, mmap.mmap):
-            self._mapped.data.madvise(mmap.MADV_DONTNEED)
+    """A scan whose damage is gaps."""
 
     @property
     def gaps(self) -> list[Gap]:
         """What was passed over."""
         return [Gap(offset, offset + size, reason) for offset, size, reason in self.damage]
+
+
+class PlaceScan(ArchiveScan):
+    """Where records lie; end-of-file markers are noted as well."""
+
+    def __init__(self, split: Split) -> None:
+        super().__init__(WHOLE_LOG, split, ("topic", "store_timestamp", "physical_offset", "size"))
 
     def behind_marker(self, stretch: Stretch, position: int) -> int:
         end = super().behind_marker(stretch, position)
@@ -119,21 +113,78 @@ class ArchiveScan(SplitScan):
         return end
 
 
-class Tiling:
-    """Where the records of a split lie; gaps must be all that is between them."""
+class RowScan(ArchiveScan):
+    """Whole rows of records that were checked; files stay mapped, because each is walked once for every file made."""
 
-    def __init__(self) -> None:
-        self._offsets: list[Numbers] = [np.empty(0, np.int64)]
-        self._sizes: list[Numbers] = [np.empty(0, np.int64)]
+    max_inflated = ROW_GROUP_BYTES
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        self._offsets.append(batch.column("physical_offset").to_numpy())
-        self._sizes.append(batch.column("size").to_numpy())
+    def __init__(self, split: Split) -> None:
+        super().__init__(WHOLE_LOG, split, tuple(COLUMNS), check_crc=False)
+        self._open = cache(open_file)
 
-    def prove(self, split: Split, gaps: list[Gap], rows: int) -> None:
-        """Each byte of the split is in one record or one gap, and each record is a row."""
-        offsets, sizes = np.concatenate(self._offsets), np.concatenate(self._sizes)
+    def _file(self, path: Path, log_start: int) -> MappedFile:
+        return self._open(self._split, path, log_start, self._split.file_size)
+
+    def rows_at(self, offsets: Numbers) -> Iterator[pa.RecordBatch]:
+        """The records at these offsets, which rise."""
+        number, packed = 0, offsets.tobytes()
+        while number < len(offsets):
+            number = yield from self.picked(self._stretch(int(offsets[number]), self._split.end), packed, number)
+
+
+class FilePlan(NamedTuple):
+    """What goes into one file; topic and day are None for the one that small ones share."""
+
+    name: tuple[str, int] | None
+    offsets: Numbers
+    min_time: int
+    max_time: int
+
+
+class Survey:
+    """Where the records of a split lie, and which file each belongs to."""
+
+    def __init__(self, split: Split) -> None:
+        self._split = split
+        self._names: dict[tuple[str, int], int] = {}
+        scan = PlaceScan(split)
+        looked = [self._look_at(batch) for batch in scan.of_split()]
+        self.gaps = scan.gaps
+        none = np.empty(0, np.int64)
+        columns = zip(*looked, strict=True) if looked else [[none]] * 4
+        self._offsets, self._sizes, self._times, self._numbers = map(np.concatenate, columns)
+
+    def _look_at(self, batch: pa.RecordBatch) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+        """Offsets, sizes and times of the records, and the numbers of topics and days."""
+        topics = batch.column("topic")
+        times = batch.column("store_timestamp").cast(pa.int64()).to_numpy()
+        days, day_number = _distinct(times // DAY_MS)
+        names = itertools.product(topics.dictionary.to_pylist(), days.tolist())
+        numbers = np.array([self._names.setdefault(name, len(self._names)) for name in names])
+        number = numbers[topics.indices.to_numpy() * len(days) + day_number]
+        return batch.column("physical_offset").to_numpy(), batch.column("size").to_numpy(), times, number
+
+    def files(self) -> Iterator[FilePlan]:
+        """The files that the rows of this split make."""
+        sizes = np.bincount(self._numbers, self._sizes, len(self._names))
+        large = np.flatnonzero(sizes * MAX_FILES >= max(1, sizes.sum()))
+        file_of = np.full(len(self._names), len(large), np.int16)
+        file_of[large] = np.arange(len(large))
+        names: list[tuple[str, int] | None] = [list(self._names)[number] for number in large]
+        files = file_of[self._numbers]
+        order = np.argsort(files, kind="stable")
+        starts = np.flatnonzero(np.diff(files[order], prepend=-1))
+        for start, rows in zip(starts, np.split(order, starts[1:]), strict=True):
+            times = self._times[rows]
+            name = [*names, None][files[order[start]]]
+            yield FilePlan(name, self._offsets[rows], int(times.min()), int(times.max()))
+
+    def prove(self, gaps: list[Gap], rows: int) -> None:
+        """Each byte of the split is in one record or one gap, and each record that is in no gap is a row."""
+        split = self._split
         begins = np.array([gap.start for gap in gaps], np.int64)
+        is_row = ~np.isin(self._offsets, begins)  # a body that could not be decompressed is a gap
+        offsets, sizes = self._offsets[is_row], self._sizes[is_row]
         places = np.searchsorted(offsets, begins)
         starts = np.append(np.insert(offsets, places, begins), split.end)
         ends = np.insert(offsets + sizes, places, [gap.end for gap in gaps])
@@ -145,107 +196,58 @@ class Tiling:
 
     def seam(self, store: Path) -> Seam | None:
         """The last record."""
-        if not len(self._offsets[-1]):
+        if not len(self._offsets):
             return None
-        offset, size = int(self._offsets[-1][-1]), int(self._sizes[-1][-1])
+        offset, size = int(self._offsets[-1]), int(self._sizes[-1])
         return Seam(offset, size, crc32(read_log(store, offset, size)))
 
 
-class Partition:
-    """One file in the making, and the rows that wait for it."""
-
-    def __init__(self, root: Path, path: str, topic: str | None, date: str | None) -> None:
-        self.path, self.topic, self.date = path, topic, date
-        self.file = ParquetFile(root, path, IN_FILES)
-        self.held_bytes = 0
-        self._held: list[pa.RecordBatch] = []
-        self._span = 2**63 - 1, -(2**63)
-
-    def add(self, rows: pa.RecordBatch, size: int, times: Numbers) -> None:
-        self._held.append(rows)
-        self.held_bytes += size
-        self._span = min(self._span[0], int(times.min())), max(self._span[1], int(times.max()))
-
-    def write(self) -> None:
-        """A row group of what waits. Small slices are put together first: Parquet is slow on them."""
-        if self._held:
-            small = self.held_bytes < len(self._held) * SMALL_SLICE
-            table = pa.Table.from_batches(self._held).unify_dictionaries()
-            self._held, self.held_bytes = [], 0
-            self.file.write(table.combine_chunks() if small else table)
-
-    def close(self, member: Member, split: Split) -> LakeFile:
-        written = self.file.close()
-        what = member.name, split.start, split.end
-        return LakeFile("messages", self.path, *what, *written, *self._span, self.topic, self.date)
-
-
-class Partitions:
-    """The files of one split, by topic and day."""
+class Files:
+    """The files of one split in the making; each is synced while the next is written."""
 
     def __init__(self, root: Path, member: Member, split: Split) -> None:
         self._root, self._member, self._split = root, member, split
-        self._numbers: dict[tuple[str, int] | None, int] = {}
-        self._partitions: list[Partition] = []
-        self._seen_bytes = 0
+        self._pool = ThreadPoolExecutor(SYNCS_AT_ONCE)
+        self._made: list[ParquetFile] = []
+        self._plans: list[tuple[str, FilePlan]] = []
+        self._written: list[Future[Written]] = []
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Hand each row to its file."""
-        times = batch.column("store_timestamp").cast(pa.int64()).to_numpy()
-        numbers = self._numbers_of(batch, times // DAY_MS)
-        rows = _for_parquet(self._member.name, batch)
-        if numbers.min() < numbers.max():
-            order = np.argsort(numbers, kind="stable")
-            rows, times, numbers = rows.take(pa.array(order)), times[order], numbers[order]
-        starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
-        row_bytes = rows.nbytes / rows.num_rows
-        for start, end in zip(starts, [*starts[1:], len(times)], strict=True):
-            slice_bytes = int(row_bytes * (end - start))
-            self._partitions[numbers[start]].add(rows.slice(start, end - start), slice_bytes, times[start:end])
-        self._write_what_is_due()
-
-    def _numbers_of(self, batch: pa.RecordBatch, day_of: Numbers) -> Numbers:
-        """For each row of a batch the number of its file."""
-        topics = batch.column("topic")
-        days, day_number = _distinct(day_of)
-        keys = topics.indices.to_numpy() * len(days) + day_number
-        sizes = np.bincount(keys, batch.column("size").to_numpy())
-        names = itertools.product(topics.dictionary.to_pylist(), days.tolist())
-        self._seen_bytes += int(sizes.sum())
-        share = min(self._seen_bytes, BATCH_BYTES) / MAX_FILES
-        known = [self._number(name, size >= share) if size else 0 for name, size in zip(names, sizes, strict=False)]
-        numbers: Numbers = np.array(known, np.int16)[keys]
-        return numbers
-
-    def _number(self, name: tuple[str, int] | None, large: bool) -> int:
-        """The number of the file for a topic and a day: its own, or the one that small ones share."""
-        if name not in self._numbers and not (large and len(self._numbers) < MAX_FILES):
-            name = None
-        if name not in self._numbers:
-            topic, date = (name[0], str(np.datetime64(name[1], "D"))) if name is not None else (None, None)
-            path = messages_path(self._member.identity, self._split.start, self._split.end, topic, date)
-            self._numbers[name] = len(self._partitions)
-            self._partitions.append(Partition(self._root, path, topic, date))
-        return self._numbers[name]
-
-    def _write_what_is_due(self) -> None:
-        too_much = sum(partition.held_bytes for partition in self._partitions) >= HELD_BYTES
-        for partition in self._partitions:
-            if too_much or partition.held_bytes >= ROW_GROUP_BYTES:
-                partition.write()
+    def write(self, plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> None:
+        """One file, in row groups of a bounded size."""
+        topic, date = _topic_and_date(plan)
+        path = messages_path(self._member.identity, self._split.start, self._split.end, topic, date)
+        file = ParquetFile(self._root, path, IN_FILES)
+        self._made.append(file)
+        held: list[pa.RecordBatch] = []
+        for batch in batches:
+            held.append(_for_parquet(self._member.name, batch))
+            if sum(rows.nbytes for rows in held) >= ROW_GROUP_BYTES:
+                file.write(pa.Table.from_batches(held).unify_dictionaries())
+                held = []
+        if held:
+            file.write(pa.Table.from_batches(held).unify_dictionaries())
+        self._plans.append((path, plan))
+        self._written.append(self._pool.submit(file.close))
 
     def close(self) -> list[LakeFile]:
         """All files, durable and under their names."""
-        for partition in self._partitions:
-            partition.write()
-        with ThreadPoolExecutor(SYNCS_AT_ONCE) as pool:
-            files = list(pool.map(lambda partition: partition.close(self._member, self._split), self._partitions))
+        what = self._member.name, self._split.start, self._split.end
+        files = [
+            LakeFile("messages", path, *what, *written.result(), plan.min_time, plan.max_time, *_topic_and_date(plan))
+            for (path, plan), written in zip(self._plans, self._written, strict=True)
+        ]
+        self._pool.shutdown()
         sync_names(self._root, [file.path for file in files])
         return files
 
     def drop(self) -> None:
-        for partition in self._partitions:
-            partition.file.drop()
+        self._pool.shutdown()
+        for file in self._made:
+            file.drop()
+
+
+def _topic_and_date(plan: FilePlan) -> tuple[str | None, str | None]:
+    return (None, None) if plan.name is None else (plan.name[0], str(np.datetime64(plan.name[1], "D")))
 
 
 def _for_parquet(store: str, batch: pa.RecordBatch) -> pa.RecordBatch:
