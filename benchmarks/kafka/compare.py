@@ -67,8 +67,8 @@ def measure(workload: str, directory: Path, mib: int, body: int, rounds: int) ->
     with broker(data) as address:
         if not is_filled.exists():
             rows = spark.read.format("mqlake").option("columns", "keys,body").load(str(store))
-            rows = rows.selectExpr("keys[0] as key", "body as value").write.format("kafka").options(**FILLING)
-            rows.option("kafka.bootstrap.servers", address).option("topic", TOPIC).save()
+            filling = rows.selectExpr("keys[0] as key", "body as value").write.format("kafka").options(**FILLING)
+            filling.option("kafka.bootstrap.servers", address).option("topic", TOPIC).save()
             is_filled.touch()
         count = spark.read.format("mqlake").option("columns", "size").load(str(store)).count()
         sides = Sides(spark, store, address, directory / "out", max(1, count * BATCH_BYTES // size))
