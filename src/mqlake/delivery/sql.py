@@ -4,11 +4,12 @@
     conjunction = equality { AND equality }
     equality   = comparison { ( = | <> ) comparison | IS [NOT] NULL }
     comparison = unary { ( > | >= | < | <= ) unary | [NOT] BETWEEN unary AND unary | [NOT] IN ( text, ... )
-                       | [NOT] ( CONTAINS | STARTSWITH | ENDSWITH ) text }
+                       | [NOT] ( CONTAINS | STARTSWITH | ENDSWITH ) text | [NOT] LIKE text [ESCAPE text] }
     unary      = ( + | - | NOT ) unary | literal | property | ( expression )
 
 NOT binds closer than any comparison, as there. What RocketMQ would pass over, text behind a whole expression, is an
-error here. Values and how they compare are in `sql_values.py`.
+error here. LIKE is ours alone: to RocketMQ it is the name of a property, and so it is here wherever a value may stand.
+Values and how they compare are in `sql_values.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import NamedTuple
 
 from mqlake.delivery.sql_values import (
     NUMBERS,
+    TEXTS,
     Node,
     Unfit,
     boolean,
@@ -27,6 +29,7 @@ from mqlake.delivery.sql_values import (
     either,
     equal,
     is_null,
+    like,
     member,
     negation,
     negative,
@@ -174,12 +177,23 @@ class _Parser:
             if sign:
                 node = self._ordered(sign, node, self._unary())
                 continue
-            negated = self._token.text == "NOT" and self._tokens[self._next + 1].text in ("IN", "BETWEEN", *SEARCHES)
+            negated = self._token.text == "NOT" and self._is_predicate(self._tokens[self._next + 1])
             self._next += negated
-            word = self._take("IN", "BETWEEN", *SEARCHES)
+            word = self._take("IN", "BETWEEN", *SEARCHES) or self._take_name("LIKE")
             if word is None:
                 return node
             node = self._predicate(word, node, negated=negated)
+
+    @staticmethod
+    def _is_predicate(token: Token) -> bool:
+        return token.text in ("IN", "BETWEEN", *SEARCHES) or (token.kind == "name" and token.text.upper() == "LIKE")
+
+    def _take_name(self, name: str) -> str | None:
+        """A word that is one only where no value can stand."""
+        if self._token.kind != "name" or self._token.text.upper() != name:
+            return None
+        self._next += 1
+        return name
 
     def _predicate(self, word: str, node: Node, *, negated: bool) -> Node:
         if word == "BETWEEN":
@@ -188,7 +202,19 @@ class _Parser:
             return self._between(node, low, self._unary(), negated=negated)
         if word == "IN":
             return member(self._property(node), frozenset(self._texts()), negated=negated)
+        if word == "LIKE":
+            return self._like(node, negated=negated)
         return searching(word, node, self._text(), negated=negated)
+
+    def _like(self, node: Node, *, negated: bool) -> Node:
+        if node.kind not in TEXTS:
+            raise self._wrong("LIKE is asked of a property or a text", node.at)
+        pattern, escape = self._text(), None
+        if self._take_name("ESCAPE"):
+            at, escape = self._token.at, self._text()
+            if len(escape) != 1:
+                raise self._wrong("ESCAPE is followed by one character", at)
+        return like(node, pattern, escape, negated=negated)
 
     def _ordered(self, sign: str, left: Node, right: Node) -> Node:
         for node in (left, right):

@@ -144,6 +144,21 @@ def searching(word: str, node: Node, wanted: str, *, negated: bool) -> Node:
     return Node("boolean", node.at, evaluate)
 
 
+def like(node: Node, pattern: str, escape: str | None, *, negated: bool) -> Node:
+    """LIKE: % stands for any text, _ for one character, behind `escape` each for itself; None for a missing one."""
+    inner = node.evaluate
+    wild, letters, parts = {"%": ".*", "_": "."}, iter(pattern), []
+    for letter in letters:
+        parts.append(re.escape(next(letters, letter)) if letter == escape else wild.get(letter) or re.escape(letter))
+    matches = re.compile("".join(parts), re.DOTALL).fullmatch
+
+    def evaluate(properties: dict[str, str]) -> Value:
+        value = inner(properties)
+        return None if value is None else (matches(str(value)) is not None) is not negated
+
+    return Node("boolean", node.at, evaluate)
+
+
 def ordering(sign: str, left: Node, right: Node) -> Node:
     first, second, compare = left.evaluate, right.evaluate, ORDERS[sign]
     read_first, read_second = _as_number(left, right), _as_number(right, left)
