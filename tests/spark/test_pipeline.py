@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,19 @@ from mqlake.files.names import file_name
 from mqlake.lake import Lake
 from mqlake.lake.notes import Notes
 from mqlake.lake.stores import Member, admit
+from mqlake.report import render
 from mqlake.spark import archive
 from mqlake.spark import pipeline as run_pipeline
 from mqlake.spark.jobs.archive import prepare
 from mqlake.spark.jobs.ranges import RANGES, RangeReader
+from mqlake.spark.jobs.report import report_of
 from mqlake.spark.jobs.stages import STAGES
 from mqlake.spark.options import parse_stream_options
 from mqlake.store.gates import Gates
 from tests.helpers import LOG_FILE, open_small
 from tests.lake.jobs import NO_SPARK, assert_holds, rows_in, run_here, run_jobs_here
 from tests.spark.streams import Engine
-from tests.spark.tables import offsets_of, put_messages, write_store
+from tests.spark.tables import offsets_of, put_messages, stats_here, write_store
 
 module = importlib.import_module("mqlake.spark.jobs.pipeline")  # the package's name of it is the function
 
@@ -244,6 +247,28 @@ def test_damage_is_a_finding_and_a_gap_and_stops_nothing(store: Path, lake: Path
     found = [row for row in rows_in(lake, "findings") if row["severity"] == "error"]
     assert hit in {row["physical_offset"] for row in found}
     assert {row["store"] for row in found} == {str(store)}
+
+
+def test_a_report_has_the_findings_of_the_lake_beside_the_damage_of_the_log(store: Path, lake: Path) -> None:
+    hit = offsets_of(store, includeInternal="true")[100]
+    with (store / "commitlog" / file_name(hit - hit % LOG_FILE)).open("r+b") as file:
+        file.seek(hit % LOG_FILE + 4)
+        file.write(b"????")
+    take_all(new_run(lake, store), Ranges(store))
+    made = report_of(stats_here(str(store), lake=str(lake)), lake=str(lake))
+    assert [(row.store, row.offset) for row in made.damage] == [(str(store), hit)]
+    assert made.lake is not None and made.lake.check is not None and made.lake.run is not None
+    state = Lake.open(lake).snapshot().stores[str(store)]
+    found = made.lake.check
+    assert found.bytes == state.end - state.start
+    assert sum(found.counts.values()) == len(found.worst) == len(rows_in(lake, "findings"))
+    first = found.worst[0]
+    assert (first.store, first.severity, first.promise) == (str(store), "error", "record-magic")
+    assert first.place == f"commitlog/{file_name(hit - hit % LOG_FILE)} at {hit % LOG_FILE:,}"
+    assert [row.severity for row in found.worst] == sorted(row.severity for row in found.worst), "the worst first"
+    assert made.lake.stages[0].messages == 299
+    text = render(made)
+    assert "record-magic" in text and escape(first.found) in text
 
 
 def test_a_stage_that_fails_names_itself_and_nothing_counts(
