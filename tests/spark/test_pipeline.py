@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -18,7 +19,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from mqlake.errors import InvalidConfig, LakeGap, LakeInUse, StageFailed, WrongLake
+from pyspark.errors import PySparkException
+
+from mqlake import MessageStore
+from mqlake.errors import InvalidConfig, LakeGap, LakeInUse, NotAStore, StageFailed, WrongLake
 from mqlake.files.names import file_name
 from mqlake.lake import Lake
 from mqlake.lake.notes import Notes
@@ -269,6 +273,44 @@ def test_a_report_has_the_findings_of_the_lake_beside_the_damage_of_the_log(stor
     assert made.lake.stages[0].messages == 299
     text = render(made)
     assert "record-magic" in text and escape(first.found) in text
+
+
+def test_wrong_sizes_and_stores_are_named_before_a_lake_is_made(store: Path, lake: Path, tmp_path: Path) -> None:
+    for name, text in (("batch_bytes", "x"), ("split_size", "0"), ("every", "10")):
+        given: dict[str, Any] = {name: text}
+        with pytest.raises(InvalidConfig, match=f"^{name} = '{text}': "):
+            run_pipeline(NO_SPARK, str(store), str(lake), **given)
+    with pytest.raises(NotAStore, match="there is no such folder"):
+        run_pipeline(NO_SPARK, str(tmp_path / "none"), str(lake))
+    assert not lake.exists()
+
+
+class FailedQuery:
+    """A query that ended by an error of Spark's."""
+
+    isActive = False
+
+    def awaitTermination(self, timeout: float) -> bool:
+        raise PySparkException("PositionLost: set failOnDataLoss=false")
+
+
+def test_a_store_that_is_gone_or_cleaned_too_early_is_told_as_the_next_run_would_tell_it(
+    store: Path, lake: Path
+) -> None:
+    run = new_run(lake, store)
+    take_all(run, Ranges(store))
+    with pytest.raises(PySparkException, match="PositionLost"):
+        run.until(FailedQuery(), threading.Event())
+    with MessageStore.open(store) as opened:
+        put_messages(opened, 300, 500)
+    for file in sorted((store / "commitlog").iterdir())[:-1]:
+        file.unlink()
+    with pytest.raises(LakeGap, match="--accept-gap"):
+        run.until(FailedQuery(), threading.Event())
+    assert "LakeGap" in status(lake)
+    shutil.rmtree(store)
+    with pytest.raises(NotAStore, match="there is no such folder"):
+        run.until(FailedQuery(), threading.Event())
 
 
 def test_a_stage_that_fails_names_itself_and_nothing_counts(
