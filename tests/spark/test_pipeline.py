@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from mqlake.lake import Lake
 from mqlake.lake.notes import Notes
 from mqlake.lake.stores import Member, admit
 from mqlake.report import render
-from mqlake.spark import archive
+from mqlake.spark import archive, compact
 from mqlake.spark import pipeline as run_pipeline
 from mqlake.spark.jobs.archive import prepare
 from mqlake.spark.jobs.ranges import RANGES, RangeReader
@@ -273,6 +274,40 @@ def test_a_report_has_the_findings_of_the_lake_beside_the_damage_of_the_log(stor
     assert made.lake.stages[0].messages == 299
     text = render(made)
     assert "record-magic" in text and escape(first.found) in text
+
+
+def test_a_compaction_merges_all_tables_and_changes_no_answer(store: Path, lake: Path) -> None:
+    hit = offsets_of(store, includeInternal="true")[100]
+    with (store / "commitlog" / file_name(hit - hit % LOG_FILE)).open("r+b") as file:
+        file.seek(hit % LOG_FILE + 4)
+        file.write(b"????")
+    run = new_run(lake, store)
+    assert take_all(run, Ranges(store)) > 2
+
+    def answers() -> tuple[Any, ...]:
+        made = report_of(stats_here((), lake=str(lake)), lake=str(lake), title="")
+        assert made.lake is not None
+        told = [(stage.name, stage.position) for stage in made.lake.stages]
+        return (
+            replace(made, made_ms=0, lake=None),
+            made.lake.check,
+            told,
+            rows_in(lake),
+            sorted(map(repr, rows_in(lake, "index"))),
+        )
+
+    before = answers()
+    done = compact(NO_SPARK, str(lake))
+    assert answers() == before
+    assert_holds(lake)
+    snapshot = Lake.open(lake).snapshot()
+    assert [len(snapshot.files(table)) for table in ("index", "stats", "findings")] == [1, 1, 1]
+    assert done.files_before > done.files_after == 3 + len(snapshot.files("messages"))
+    with open_small(store) as opened:
+        put_messages(opened, 300, 40)
+    state = snapshot.stores[str(store)]
+    take_all(run, Ranges(store, startingOffsets=json.dumps({str(store): state.end})))
+    assert len(rows_in(lake)) == 339
 
 
 def test_wrong_sizes_and_stores_are_named_before_a_lake_is_made(store: Path, lake: Path, tmp_path: Path) -> None:
