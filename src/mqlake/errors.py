@@ -35,6 +35,7 @@
     ├── StageFailed           a stage of the pipeline could not do a byte range
     ├── LakeConflict          a commit that does not go on where the lake ends
     ├── QueryFailed           Spark could not answer a query, or a task of a job failed
+    ├── SparkNotStarted       Spark did not start, or its cluster was not reached
     ├── MissingExtra          an optional package is needed for this call
     └── MissingJava           Spark needs a Java that is not there, or too old
 
@@ -351,6 +352,20 @@ class QueryFailed(StoreError):
 
     def __str__(self) -> str:
         return self.reason if self.line is None else f"line {self.line}, column {self.column}: {self.reason}"
+
+
+class SparkNotStarted(StoreError):
+    """Spark did not start, or its cluster was not reached."""
+
+    def __init__(self, master: str, reason: str) -> None:
+        super().__init__(master, reason)
+        self.master, self.reason = master, reason
+
+    def __str__(self) -> str:
+        return (
+            f"Spark did not start with the master {self.master!r}: {self.reason}; name one that runs, like "
+            "spark://host:7077, or local[*] for this machine (mqlake --verbose shows all that Spark says)"
+        )
 
 
 class MissingExtra(StoreError):

@@ -13,7 +13,7 @@ from mqlake import MessageStore
 from mqlake.store.repair import repair
 from mqlake.torture.faults.damage import damage
 from mqlake.torture.pristine import CONFIG
-from tests.helpers import message, open_small
+from tests.helpers import LOG_FILE, message, open_small
 from tests.interop.rocketmq import VERSIONS, RocketMQ, available
 from tests.interop.test_shared_stores import SETTINGS
 from tests.torture.repaired import flip_and_repair
@@ -57,6 +57,23 @@ def test_a_repaired_store_is_served_by_rocketmq_as_it_is_here(
     assert repair(path).after.holds
     count = compare(path, version, SETTINGS, tmp_path)
     record_property(f"compared: RocketMQ {version} on repaired stores", {"stores": 1, "messages": count})
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_of_a_cleaned_and_repaired_log_rocketmq_serves_the_first_messages_too(version: str, tmp_path: Path) -> None:
+    """It looks for where a queue begins by the offsets of entries, those of lost messages among them."""
+    path = tmp_path / "store"
+    with open_small(path) as store:
+        for number in range(650):
+            store.put(message(number, queue_id=number % 8, body=b"%d" % number * 90))
+        store.wait_dispatched()
+        assert store.retain(before_offset=LOG_FILE).first_offset == LOG_FILE
+    for file_start in (LOG_FILE, 2 * LOG_FILE):
+        with (path / "commitlog" / f"{file_start:020d}").open("r+b") as log:
+            log.seek(LOG_FILE // 3)
+            log.write(b"?" * (LOG_FILE // 2))
+    assert repair(path).after.holds
+    assert compare(path, version, SETTINGS, tmp_path) > 100
 
 
 @pytest.mark.long

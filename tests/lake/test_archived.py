@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,18 +18,19 @@ import pytest
 pytest.importorskip("pyspark")
 
 from mqlake import MessageStore
-from mqlake.errors import ChangedUnderRead, CorruptRecord, InvalidConfig, LakeGap
+from mqlake.errors import ChangedUnderRead, CorruptRecord, InvalidConfig, LakeGap, WrongLake
 from mqlake.lake import Lake
 from mqlake.lake.gate import release
 from mqlake.spark.jobs.archive import archive
 from mqlake.spark.jobs.compact import compact
+from mqlake.spark.jobs.union import boundaries_of
 from mqlake.spark.read_split import read_split
 from mqlake.spark.schema import arrow_schema
 from mqlake.spark.split import Split
 from tests.helpers import eventually
 from tests.lake.jobs import NO_SPARK, assert_holds, here, rows_in, run_jobs_here
 from tests.lake.test_archive import flip
-from tests.spark.tables import options_for, put_messages, rows_of, splits_of, write_store
+from tests.spark.tables import options_for, put_messages, rows_of, splits_of, stats_here, write_store
 
 __all__ = ["here"]
 
@@ -43,6 +45,26 @@ def store(tmp_path: Path) -> Path:
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     return tmp_path / "lake"
+
+
+def test_of_a_lake_of_other_stores_nothing_is_read(here: None, store: Path, lake: Path, tmp_path: Path) -> None:
+    """Else what the log no longer has would be missing without a word."""
+    write_store(tmp_path / "other", 100)
+    Lake.open(lake, create=True)
+    assert len(rows_of(tmp_path / "other", lake=lake)) == 67, "an empty one is nobody else's"
+    archive(NO_SPARK, str(store), str(lake))
+    opened = Lake.open(lake)
+    for read in (
+        lambda: rows_of(tmp_path / "other", lake=lake),
+        lambda: boundaries_of(opened, opened.snapshot(), str(tmp_path / "other")),
+        lambda: stats_here(str(tmp_path / "other"), lake=str(lake)),
+    ):
+        with pytest.raises(WrongLake, match=r"the lake has other stores .* name its own lake"):
+            read()
+    both = f"{tmp_path}/[so]t*"
+    assert len(boundaries_of(opened, opened.snapshot(), both)) == 2, "one of them is its own"
+    shutil.rmtree(store)
+    assert boundaries_of(opened, opened.snapshot(), str(store))[0].state is not None, "known by its path"
 
 
 def clean(store: Path) -> int:

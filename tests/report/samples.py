@@ -8,13 +8,16 @@ from collections.abc import Callable
 
 from mqlake.report.data import (
     Bucket,
+    CheckFacts,
     Damage,
+    FindingFacts,
     Gate,
     LagFacts,
     LakeFacts,
     LakeStore,
     LakeTable,
     Report,
+    Run,
     Stage,
     Step,
     StoreFacts,
@@ -79,10 +82,30 @@ def busy(topic_count: int = 12, *, name: str = "orders", hours: int = 26) -> Rep
                 LakeTable("stats", 40, 90_000, 2_200_000),
             ],
             stores=[LakeStore("/data/broker-a/store", 0, (1 << 30) + int(size * 0.9))],
+            run=Run(
+                "failed", NOW, NOW + hours * 3_600_000, 1_871, "StageFailed: archive of it: No space left on device"
+            ),
             stages=[
-                Stage("check", "10,220,110,024", 1_200_000, 1_240_000.0, None, NOW + hours * 3_600_000),
-                Stage("archive", "10,220,110,024", 1_200_000, 310_000.0, "LakeInUse: held by 4711", NOW),
+                Stage(name, messages, size, rows_per_s, "10,220,110,024", 1_200_000, NOW + hours * 3_600_000, error)
+                for name, rows_per_s, error in (
+                    ("check", 1_240_000.0, None),
+                    ("archive", 310_000.0, "StageFailed: archive of it: No space left on device"),
+                )
             ],
+            check=CheckFacts(
+                bytes=int(size * 0.9),
+                counts={"error": 1, "warning": 1_300},
+                worst=[
+                    FindingFacts(
+                        *("/data/broker-a/store", severity, promise, f"{file}/00000000000000000000 at {n * 20:,}"),
+                        *("0x1234", cost),
+                    )
+                    for n, (severity, promise, file, cost) in enumerate(
+                        [("error", "record-crc", "commitlog", "its message cannot be read; readers pass over it")]
+                        + [("warning", "queue-entry", f"consumequeue/{name}-0/3", "a message is not delivered")] * 999
+                    )
+                ],
+            ),
         ),
         gates=[Gate("/data/broker-a/store", "lake-3fa9", (1 << 30) + int(size * 0.9), (1 << 30) + size)],
     )
@@ -134,7 +157,13 @@ def hostile() -> Report:
             committed_ms=None,
             tables=[LakeTable(HOSTILE, 1, 1, 1)],
             stores=[LakeStore(HOSTILE, 0, 1), LakeStore(f"/data/{HOSTILE}", 1 << 49, 3 << 49)],
-            stages=[Stage(HOSTILE, HOSTILE, None, None, HOSTILE, None)],
+            run=Run(HOSTILE, 0, 1 << 60, 10**12, HOSTILE * 100),
+            stages=[Stage(HOSTILE, 10**13, 1 << 50, None, HOSTILE, 1 << 50, None, HOSTILE)],
+            check=CheckFacts(
+                bytes=1 << 50,
+                counts={HOSTILE: 12},
+                worst=[FindingFacts(*[HOSTILE] * 6)] * 11 + [FindingFacts(*[long] * 6)],
+            ),
         ),
         gates=[Gate(HOSTILE, HOSTILE, 0, 5)],
     )

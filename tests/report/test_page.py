@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 from mqlake.report import render, scales
-from mqlake.report.data import Bucket, Step
+from mqlake.report.data import Bucket, CheckFacts, LakeFacts, Step
 from tests.report.samples import HOSTILE, NOW, SAMPLES, busy, empty, hostile, one_message
 
 VOID = {"meta", "br", "line", "rect", "input"}
@@ -114,9 +115,20 @@ def test_every_chart_has_a_name_and_a_table_with_its_numbers() -> None:
 def test_what_is_wrong_is_told_in_words_not_by_colour_alone() -> None:
     page = Page(render(busy()))
     assert "1 damaged place" in page.text
-    assert "LakeInUse: held by 4711" in page.text
+    assert "failed" in page.text and "StageFailed: archive of it: No space left on device" in page.text
+    assert "1 error, 1,300 warnings" in page.text and "record-crc" in page.text
+    assert "and 301 more in the lake's table findings" in page.text
     assert "lake-3fa9" in page.text
     assert "4,321 messages of RocketMQ's own topics" in page.text
+
+
+def test_a_pipeline_that_found_nothing_or_never_ran_has_a_page_that_says_so() -> None:
+    whole = CheckFacts(bytes=1 << 20, counts={})
+    lake = LakeFacts(path="/data/lake", version=3, committed_ms=None, check=whole)
+    text = Page(render(replace(empty(), lake=lake))).text
+    assert "No promise was found broken" in text and "1 MiB of log" in text.replace(scales.NBSP, " ")
+    assert "No pipeline has run on this lake." in text
+    assert "promise" not in Page(render(replace(empty(), lake=replace(lake, check=None)))).text, "nothing was checked"
 
 
 # ---- scales

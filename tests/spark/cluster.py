@@ -136,7 +136,10 @@ def digest(spark: SparkSession, store: str, options: dict[str, str]) -> str:
 
 
 def digest_while_killed(spark: SparkSession, store: str, options: dict[str, str], workers: list[int]) -> list[str]:
-    """The same, while the executors of the first worker are killed in the middle of it; and what was killed when."""
+    """The same, while the executors of the first worker are killed in the middle of it; and what was killed when.
+
+    A read that was over before it could happen is read again.
+    """
     import threading
 
     import psutil
@@ -148,17 +151,21 @@ def digest_while_killed(spark: SparkSession, store: str, options: dict[str, str]
         infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         return max((info.numCompletedTasks for info in infos if info is not None), default=0)
 
-    def kill() -> None:
-        if eventually(lambda: tasks_done() >= 3, WAIT_S):
+    def kill(over: threading.Event) -> None:
+        if eventually(lambda: over.is_set() or tasks_done() >= 3, WAIT_S) and not over.is_set():
             for process in psutil.Process(workers[0]).children(recursive=True):
                 if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
                     killed.append(f"executor {process.pid} behind {tasks_done()} tasks")
                     process.send_signal(signal.SIGKILL)
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    found = digest(spark, store, options)
-    killer.join()
+    found = ""
+    while not killed:
+        over = threading.Event()
+        killer = threading.Thread(target=kill, args=(over,))
+        killer.start()
+        found = digest(spark, store, options)
+        over.set()
+        killer.join()
     return [found, *killed]
 
 

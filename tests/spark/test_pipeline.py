@@ -9,7 +9,10 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +20,27 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from mqlake.errors import InvalidConfig, LakeGap, LakeInUse, StageFailed, WrongLake
+from pyspark.errors import PySparkException
+
+from mqlake import MessageStore
+from mqlake.errors import InvalidConfig, LakeGap, LakeInUse, NotAStore, StageFailed, WrongLake
 from mqlake.files.names import file_name
 from mqlake.lake import Lake
 from mqlake.lake.notes import Notes
 from mqlake.lake.stores import Member, admit
-from mqlake.spark import archive
+from mqlake.report import render
+from mqlake.spark import archive, compact
 from mqlake.spark import pipeline as run_pipeline
 from mqlake.spark.jobs.archive import prepare
 from mqlake.spark.jobs.ranges import RANGES, RangeReader
+from mqlake.spark.jobs.report import report_of
 from mqlake.spark.jobs.stages import STAGES
 from mqlake.spark.options import parse_stream_options
 from mqlake.store.gates import Gates
 from tests.helpers import LOG_FILE, open_small
 from tests.lake.jobs import NO_SPARK, assert_holds, rows_in, run_here, run_jobs_here
 from tests.spark.streams import Engine
-from tests.spark.tables import offsets_of, put_messages, write_store
+from tests.spark.tables import offsets_of, put_messages, stats_here, write_store
 
 module = importlib.import_module("mqlake.spark.jobs.pipeline")  # the package's name of it is the function
 
@@ -244,6 +252,100 @@ def test_damage_is_a_finding_and_a_gap_and_stops_nothing(store: Path, lake: Path
     found = [row for row in rows_in(lake, "findings") if row["severity"] == "error"]
     assert hit in {row["physical_offset"] for row in found}
     assert {row["store"] for row in found} == {str(store)}
+
+
+def test_a_report_has_the_findings_of_the_lake_beside_the_damage_of_the_log(store: Path, lake: Path) -> None:
+    hit = offsets_of(store, includeInternal="true")[100]
+    with (store / "commitlog" / file_name(hit - hit % LOG_FILE)).open("r+b") as file:
+        file.seek(hit % LOG_FILE + 4)
+        file.write(b"????")
+    take_all(new_run(lake, store), Ranges(store))
+    made = report_of(stats_here(str(store), lake=str(lake)), lake=str(lake))
+    assert [(row.store, row.offset) for row in made.damage] == [(str(store), hit)]
+    assert made.lake is not None and made.lake.check is not None and made.lake.run is not None
+    state = Lake.open(lake).snapshot().stores[str(store)]
+    found = made.lake.check
+    assert found.bytes == state.end - state.start
+    assert sum(found.counts.values()) == len(found.worst) == len(rows_in(lake, "findings"))
+    first = found.worst[0]
+    assert (first.store, first.severity, first.promise) == (str(store), "error", "record-magic")
+    assert first.place == f"commitlog/{file_name(hit - hit % LOG_FILE)} at {hit % LOG_FILE:,}"
+    assert [row.severity for row in found.worst] == sorted(row.severity for row in found.worst), "the worst first"
+    assert made.lake.stages[0].messages == 299
+    text = render(made)
+    assert "record-magic" in text and escape(first.found) in text
+
+
+def test_a_compaction_merges_all_tables_and_changes_no_answer(store: Path, lake: Path) -> None:
+    hit = offsets_of(store, includeInternal="true")[100]
+    with (store / "commitlog" / file_name(hit - hit % LOG_FILE)).open("r+b") as file:
+        file.seek(hit % LOG_FILE + 4)
+        file.write(b"????")
+    run = new_run(lake, store)
+    assert take_all(run, Ranges(store)) > 2
+
+    def answers() -> tuple[Any, ...]:
+        made = report_of(stats_here((), lake=str(lake)), lake=str(lake), title="")
+        assert made.lake is not None
+        told = [(stage.name, stage.position) for stage in made.lake.stages]
+        return (
+            replace(made, made_ms=0, lake=None),
+            made.lake.check,
+            told,
+            rows_in(lake),
+            sorted(map(repr, rows_in(lake, "index"))),
+        )
+
+    before = answers()
+    done = compact(NO_SPARK, str(lake))
+    assert answers() == before
+    assert_holds(lake)
+    snapshot = Lake.open(lake).snapshot()
+    assert [len(snapshot.files(table)) for table in ("index", "stats", "findings")] == [1, 1, 1]
+    assert done.files_before > done.files_after == 3 + len(snapshot.files("messages"))
+    with open_small(store) as opened:
+        put_messages(opened, 300, 40)
+    state = snapshot.stores[str(store)]
+    take_all(run, Ranges(store, startingOffsets=json.dumps({str(store): state.end})))
+    assert len(rows_in(lake)) == 339
+
+
+def test_wrong_sizes_and_stores_are_named_before_a_lake_is_made(store: Path, lake: Path, tmp_path: Path) -> None:
+    for name, text in (("batch_bytes", "x"), ("split_size", "0"), ("every", "10")):
+        given: dict[str, Any] = {name: text}
+        with pytest.raises(InvalidConfig, match=f"^{name} = '{text}': "):
+            run_pipeline(NO_SPARK, str(store), str(lake), **given)
+    with pytest.raises(NotAStore, match="there is no such folder"):
+        run_pipeline(NO_SPARK, str(tmp_path / "none"), str(lake))
+    assert not lake.exists()
+
+
+class FailedQuery:
+    """A query that ended by an error of Spark's."""
+
+    isActive = False
+
+    def awaitTermination(self, timeout: float) -> bool:
+        raise PySparkException("PositionLost: set failOnDataLoss=false")
+
+
+def test_a_store_that_is_gone_or_cleaned_too_early_is_told_as_the_next_run_would_tell_it(
+    store: Path, lake: Path
+) -> None:
+    run = new_run(lake, store)
+    take_all(run, Ranges(store))
+    with pytest.raises(PySparkException, match="PositionLost"):
+        run.until(FailedQuery(), threading.Event())
+    with MessageStore.open(store) as opened:
+        put_messages(opened, 300, 500)
+    for file in sorted((store / "commitlog").iterdir())[:-1]:
+        file.unlink()
+    with pytest.raises(LakeGap, match="--accept-gap"):
+        run.until(FailedQuery(), threading.Event())
+    assert "LakeGap" in status(lake)
+    shutil.rmtree(store)
+    with pytest.raises(NotAStore, match="there is no such folder"):
+        run.until(FailedQuery(), threading.Event())
 
 
 def test_a_stage_that_fails_names_itself_and_nothing_counts(

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import importlib
 import random
+import shutil
+import signal
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mqlake import (
-    CommitLogConfig,
-    ConsumeQueueConfig,
-    IndexConfig,
-    Message,
-    MessageStore,
-    QueueRange,
-    StoreConfig,
-    check,
-)
+from mqlake import CommitLogConfig, Message, MessageStore, QueueRange, StoreConfig, check
 from mqlake.errors import InvalidConfig, InvalidMessage, NotAStore
 from mqlake.spark import archive, replay
+from mqlake.spark.jobs.replay_place import making
 from mqlake.store.repair import repair
 from tests.helpers import bodies, open_small
 from tests.lake.jobs import NO_SPARK, run_here, run_jobs_here
+from tests.spark.replaying import CONFIG
 from tests.spark.tables import rows_of
 
 if TYPE_CHECKING:
@@ -32,11 +29,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
 
-CONFIG = StoreConfig(
-    commit_log=CommitLogConfig(file_size_bytes=131_072),
-    consume_queue=ConsumeQueueConfig(file_size_bytes=100),  # five entries: queues do not begin in their first file
-    index=IndexConfig(slot_count=100, entry_count=400),
-)
 PLACE = {"store", "physical_offset", "size", "store_host"}
 NEW = {"store_timestamp", "sys_flag", "body_crc", "queue_offset"}
 
@@ -195,13 +187,16 @@ def test_what_was_delivered_is_not_delivered_again_by_a_replayed_store(here: Non
         replay(NO_SPARK, str(tmp_path / "lake"), str(tmp_path / "more"), topics="SCHEDULE_TOPIC_XXXX")
 
 
-def test_a_time_range_is_replayed(here: None, archived: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_time_range_is_replayed(
+    here: None, archived: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store, lake = archived
     rows = all_rows(store)
     start = rows[200]["store_timestamp"]
     wanted = [row["flag"] for row in rows if row["store_timestamp"] >= start]
     replay(NO_SPARK, str(lake), str(tmp_path / "new"), config=CONFIG, startTime=start.isoformat())
     assert [row["flag"] for row in all_rows(tmp_path / "new")] == wanted
+    assert "do not agree" not in caplog.text, "there is nothing to warn of"
 
 
 def test_a_replay_that_fails_leaves_nothing(here: None, archived: tuple[Path, Path], tmp_path: Path) -> None:
@@ -222,7 +217,51 @@ def test_a_replay_that_fails_leaves_nothing(here: None, archived: tuple[Path, Pa
             config=StoreConfig(commit_log=CommitLogConfig(file_size_bytes=4096)),
         )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["taken"]
-    (tmp_path / ".new.replay").mkdir()
-    with pytest.raises(NotAStore, match="or was killed"):
-        replay(NO_SPARK, str(lake), str(tmp_path / "new"))
-    assert not (tmp_path / "new").exists()
+
+
+def test_of_two_replays_to_one_place_the_second_is_refused(
+    here: None, archived: tuple[Path, Path], tmp_path: Path
+) -> None:
+    _, lake = archived
+    with making(tmp_path / "new"):
+        with pytest.raises(NotAStore, match=r"\.new\.replay: a replay is making it"):
+            replay(NO_SPARK, str(lake), str(tmp_path / "new"))
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".new.replay"], "and leaves the first alone"
+    (tmp_path / ".other.replay").mkdir()
+    (tmp_path / ".other.replay" / "file").write_text("mine")
+    with pytest.raises(NotAStore, match=r"something that no replay left \(file\)"):
+        replay(NO_SPARK, str(lake), str(tmp_path / "other"))
+    assert (tmp_path / ".other.replay" / "file").read_text() == "mine"
+
+
+def calls_until_killed(call: int, lake: Path, to: Path) -> int | None:
+    """Replay in a process that dies at that call; where it came to its end before, how many calls there were."""
+    command = [sys.executable, "-m", "tests.spark.replaying", str(lake), str(to), str(call)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return int(done.stdout) if done.returncode == 0 else None
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(100, marks=[pytest.mark.long, pytest.mark.timeout(1200)])])
+def test_behind_a_kill_at_any_point_the_next_replay_makes_the_store_whole(
+    here: None, archived: tuple[Path, Path], tmp_path: Path, kills: int
+) -> None:
+    store, lake = archived
+    wanted = without(all_rows(store), PLACE | NEW)
+    to, whole = tmp_path / "new", tmp_path / "whole"
+    calls = calls_until_killed(0, lake, whole)
+    assert calls is not None and without(all_rows(whole), PLACE | NEW) == wanted
+    begun = 0
+    for number in range(kills):
+        call = calls * (2 * number + 1) // (2 * kills)
+        while calls_until_killed(call, lake, to) is not None:  # a call more or less is nobody's promise
+            shutil.rmtree(to)
+            call = call * 9 // 10
+        begun += (tmp_path / ".new.replay").exists()
+        if not to.exists():  # it was killed before the store was whole
+            replay(NO_SPARK, str(lake), str(to), config=CONFIG)
+        assert without(all_rows(to), PLACE | NEW) == wanted, f"killed at call {call}"
+        assert check(to).holds
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "whole"]
+        shutil.rmtree(to)
+    assert begun >= kills // 2, "most left something behind"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-from mqlake.errors import MissingJava
+from pyspark.errors import PySparkRuntimeError
+
+from mqlake.cli.spark import failure, start
+from mqlake.errors import MissingJava, SparkNotStarted
 from mqlake.spark.session import JAVA_NEEDED, require_java, session
 
 
@@ -39,6 +45,40 @@ def test_no_java_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
     with pytest.raises(MissingJava, match="none that runs"):
         require_java()
+
+
+def test_a_java_that_does_not_answer_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hangs(command: list[str], **how: object) -> None:
+        raise subprocess.TimeoutExpired(command, 60)
+
+    java_that_says(tmp_path, "nothing")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(subprocess, "run", hangs)
+    with pytest.raises(MissingJava, match="no answer within a minute"):
+        require_java()
+
+
+def test_a_master_that_is_none_is_told_in_a_sentence_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails(master: str, **settings: object) -> None:
+        os.write(2, b"26/01/01 WARN it tries\njava.io.IOException: Failed to connect\n\tat a.B\n")
+        os.write(2, b"Caused by: java.net.ConnectException: Connection refused\n\tat c.D\n")
+        raise PySparkRuntimeError("Java gateway process exited")
+
+    monkeypatch.setattr(importlib.import_module("mqlake.spark.session"), "session", fails)
+    with pytest.raises(SparkNotStarted) as caught:
+        start("spark://nowhere:7077")
+    assert str(caught.value).startswith(
+        "Spark did not start with the master 'spark://nowhere:7077': Connection refused; name one that runs"
+    )
+    assert capfd.readouterr().err == "", "and none of Java's lines"
+
+
+def test_what_a_worker_raised_is_told_in_its_own_words() -> None:
+    said = "An exception was thrown:\nTraceback (most recent call last):\n  File x\n{}: it is gone\n"
+    for name in ("mqlake.errors.ChangedUnderRead", "mqlake.spark.read_split.FileVanished"):
+        assert str(failure(said.format(name))) == f"{name.rpartition('.')[2]}: it is gone"
 
 
 def test_a_new_one_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

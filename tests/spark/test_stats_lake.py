@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +12,7 @@ pytest.importorskip("mqlake.lake")
 
 from mqlake.lake import Lake, harvest
 from mqlake.lake.entries import LakeFile
+from mqlake.lake.notes import Notes
 from mqlake.lake.stores import admit
 from mqlake.spark.jobs.report import report_of
 from mqlake.spark.jobs.stats import Stats, plans_of
@@ -74,19 +73,18 @@ def test_a_range_that_was_not_counted_ends_what_is_believed() -> None:
 def test_a_report_tells_what_the_lake_has_and_what_its_pipeline_noted(store: Path, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     keep(store, lake, 0, 2)
-    notes: dict[str, Any] = {
-        "position": {str(store): 5},
-        "lag_bytes": 7,
-        "rows_per_s": 1.5,
-        "last_error": None,
-        "at": 9,
-    }
-    (lake / "_mqlake" / "pipeline.json").write_text(json.dumps({"stages": {"stats": notes}}))
+    notes = Notes(state="failed", started=3, batches=2, last_error="no", latest={str(store): 1 << 20})
+    notes.took("stats", 60, 40_000, 0.5)
+    notes.save(Lake.open(lake))
     facts = report_of(stats_here(str(store), lake=str(lake)), lake=str(lake)).lake
     assert facts is not None
     assert facts.version == 2 and [(t.name, t.file_count) for t in facts.tables] == [("stats", 2)]
     assert [part.name for part in facts.stores] == [str(store)]
-    assert [(stage.name, stage.lag_bytes, stage.at_ms) for stage in facts.stages] == [("stats", 7, 9)]
+    assert facts.run is not None and facts.run._replace(at_ms=0) == ("failed", 3, 0, 2, "no")
+    told = {stage.name: (stage.messages, stage.bytes, stage.rows_per_s, stage.lag_bytes) for stage in facts.stages}
+    assert list(told) == ["check", "archive", "index", "stats"]
+    assert told["stats"] == (60, 40_000, 120.0, (1 << 20) - facts.stores[0].end)
+    assert facts.check is None, "nothing went through a check"
     (lake / "_mqlake" / "pipeline.json").write_text("[1]")
     again = report_of(stats_here(str(store), lake=str(lake)), lake=str(lake)).lake
-    assert again is not None and again.stages == []
+    assert again is not None and again.run is None and again.stages == []

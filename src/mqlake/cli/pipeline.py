@@ -140,8 +140,7 @@ def status(lake: str, as_json: bool) -> None:
     if notes is None:
         notes = Notes(state="never run", pid=0, host="")
     notes.settle(opened.snapshot())
-    state = {False: "died", None: "running, on another machine"}.get(notes.is_alive, "running")
-    state = state if notes.state == "running" else notes.state
+    state = notes.state_now
     if as_json:
         show.print_json({**asdict(notes), "state": state})
         return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mqlake.errors import MissingExtra, QueryFailed
+from mqlake.errors import MissingExtra, QueryFailed, SparkNotStarted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,11 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 PLACE = re.compile(r"\(?line (\d+),? pos (\d+)\)?")
 SHOWN_PLACE = re.compile(r"\(line (\d+), position (\d+)\)")
 """Spark counts the columns of the first kind from 0, and of the second from 1."""
-OURS = re.compile(r"^(?:\w+\.)*errors\.(\w+: .*)$", re.MULTILINE)
+OURS = re.compile(r"^mqlake(?:\.\w+)*\.(\w+: .*)$", re.MULTILINE)
+CAUSES = re.compile(
+    r"^(?:Exception in thread \S+ |Caused by: )?(?:[\w$]+\.)+\w*(?:Error|Exception): (\S.*)$", re.MULTILINE
+)
+MOST_SAID = 1 << 20
 RAISED = re.compile(r"^(\w+(?:Error|Exception|Exit)\b.*)$", re.MULTILINE)
 
 
@@ -48,28 +52,41 @@ def master_option(command: Command) -> Command:
 def spark_session(master: str) -> Iterator[SparkSession]:
     """A session for one command, or the one that runs, which then stays.
 
-    What Spark says as it starts is shown with --verbose, or where the start fails.
+    What Spark says as it starts is shown with --verbose.
     """
     try:
         from pyspark.sql import SparkSession
     except ImportError:
         raise MissingExtra("this command", "spark") from None
-    from mqlake.spark.session import session
-
     logging.getLogger("SQLQueryContextLogger").disabled = not is_verbose()  # it repeats every error, in JSON
     running = SparkSession.getActiveSession()
     if running is not None:
         with plain_errors():
             yield running
         return
-    with quiet_stderr():
-        spark = session(master, spark_ui_enabled="false", spark_ui_showConsoleProgress="false", **few_parts(master))
-        spark.sparkContext.setLogLevel("ERROR" if is_verbose() else "OFF")
+    spark = start(master)
     try:
         with plain_errors():
             yield spark
     finally:
         spark.stop()
+
+
+def start(master: str) -> SparkSession:
+    """A new session, and a sentence where there is none."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    from mqlake.spark.session import session
+
+    with quiet_stderr() as said:
+        try:
+            spark = session(master, spark_ui_enabled="false", spark_ui_showConsoleProgress="false", **few_parts(master))
+            spark.sparkContext.setLogLevel("ERROR" if is_verbose() else "OFF")
+        except (Py4JError, PySparkException) as error:
+            told = CAUSES.findall(said()) or CAUSES.findall(str(error)) or [str(error).split("\n")[0]]
+            raise SparkNotStarted(master, told[-1]) from None
+    return spark
 
 
 def few_parts(master: str) -> dict[str, int]:
@@ -82,21 +99,17 @@ def is_verbose() -> bool:
 
 
 @contextlib.contextmanager
-def quiet_stderr() -> Iterator[None]:
-    """Standard error goes to a file, for this process and those that it starts meanwhile; shown where that fails."""
+def quiet_stderr() -> Iterator[Callable[[], str]]:
+    """Standard error goes to a file, for this process and those that it starts meanwhile; its text can be asked for."""
     if is_verbose():
-        yield
+        yield str
         return
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as said:
         os.dup2(said.fileno(), 2)
         try:
-            yield
-        except BaseException:
-            said.seek(0)
-            os.write(kept, said.read())
-            raise
+            yield lambda: os.pread(said.fileno(), MOST_SAID, 0).decode(errors="replace")
         finally:
             os.dup2(kept, 2)
             os.close(kept)

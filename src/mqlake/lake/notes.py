@@ -101,19 +101,19 @@ class Notes:
             return None
 
     @property
-    def is_alive(self) -> bool | None:
-        """Whether the process that said `running` is still there; None where it was on another machine."""
+    def state_now(self) -> str:
+        """The state; where that is `running`, with a look whether its process is still there."""
         if self.state != "running":
-            return False
+            return self.state
         if self.host != socket.gethostname():
-            return None
+            return "running, on another machine"
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
-            return False
+            return "died"
         except PermissionError:
-            return True
-        return True
+            return "running"
+        return "running"
 
 
 def reached(snapshot: LakeSnapshot, table: TableName, store: str) -> int:

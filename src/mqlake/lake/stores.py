@@ -1,4 +1,4 @@
-"""May this store go into this lake: asked before anything is archived.
+"""May this store go into this lake: asked before anything is archived; and is it this lake's, before it is read.
 
 The store is known by its identity. Where the lake has it already, the seam must hold (the last archived record is
 still what the log has there), and the log must go on where the lake ends.
@@ -48,15 +48,22 @@ def admit(lake: Lake, paths: Sequence[Path], *, add_store: bool = False, accept_
         if identity in identities[:number]:
             found = f"it has the identity of {paths[identities.index(identity)]}, whose copy it is"
             raise WrongLake(lake.root, str(paths[number]), found, "archive one of them")
+    if not add_store:
+        refuse_strangers(lake.root, snapshot, paths, "name another lake, or add it to this one (--add-store)")
     known = {state.identity: state for state in snapshot.stores.values()}
-    if known and not add_store and not known.keys() & set(identities):
-        others = ", ".join(sorted(state.path for state in known.values())[:4])
-        found = f"the lake has other stores ({others}), and not this one"
-        raise WrongLake(lake.root, str(paths[0]), found, "name another lake, or add it to this one (--add-store)")
     return [
         _goes_on(lake, known[identity], path, accept_gap) if identity in known else _begins(lake, snapshot, path)
         for path, identity in zip(paths, identities, strict=True)
     ]
+
+
+def refuse_strangers(lake: Path, snapshot: LakeSnapshot, paths: Sequence[Path], remedy: str) -> None:
+    """A lake that has stores, and none of these, was made from others; a store that is gone is known by its path."""
+    known = {state.identity: state.path for state in snapshot.stores.values()}
+    gone = {path for path in known.values() if not Path(path).exists()}
+    if known and not any(identity_of(path) in known or str(path) in gone for path in paths):
+        found = f"the lake has other stores ({', '.join(sorted(known.values())[:4])}), and not this one"
+        raise WrongLake(lake, str(paths[0]), found, remedy)
 
 
 def _begins(lake: Lake, snapshot: LakeSnapshot, path: Path) -> Member:

@@ -5,7 +5,7 @@ Times are milliseconds since 1970, sizes bytes, ranges half-open. An empty list 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -66,7 +66,7 @@ class LagFacts(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Bytes of a log that are no whole record, or a promise that a check found broken."""
+    """Bytes of a log that are no whole record."""
 
     store: str
     offset: int | None
@@ -89,15 +89,51 @@ class LakeStore(NamedTuple):
     end: int
 
 
+class Run(NamedTuple):
+    """The pipeline's last run, as it told of itself."""
+
+    state: str
+    started_ms: int
+    at_ms: int
+    """Its last word."""
+    batches: int
+    last_error: str | None
+
+
 class Stage(NamedTuple):
-    """A stage of the pipeline, as it last told."""
+    """A stage of the pipeline: what it did in that run, and how far the lake has come."""
 
     name: str
-    position: str
-    lag_bytes: int | None
+    messages: int
+    bytes: int
     rows_per_s: float | None
-    last_error: str | None
+    """A worker, in the last batch."""
+    position: str
+    lag_bytes: int
     at_ms: int | None
+    last_error: str | None
+
+
+class FindingFacts(NamedTuple):
+    """A broken promise that the pipeline's check came upon."""
+
+    store: str
+    severity: str
+    promise: str
+    place: str
+    found: str
+    cost: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckFacts:
+    """What the pipeline's check found in the bytes that it took in, as they were then."""
+
+    bytes: int
+    counts: Mapping[str, int]
+    """How many of each severity, the worst first."""
+    worst: Sequence[FindingFacts] = ()
+    """Not more than a page can show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +143,11 @@ class LakeFacts:
     committed_ms: int | None
     tables: Sequence[LakeTable] = ()
     stores: Sequence[LakeStore] = ()
+    run: Run | None = None
+    """None where no pipeline ran."""
     stages: Sequence[Stage] = ()
+    check: CheckFacts | None = None
+    """None where nothing went through a check: an archive alone does not look."""
 
 
 class Gate(NamedTuple):

@@ -16,6 +16,7 @@ PARTS = (
     sections.keys,
     sections.lag,
     sections.damage,
+    sections.check,
     sections.pipeline,
     sections.retention,
 )

@@ -323,6 +323,27 @@ def _counted_note(report: Report) -> str:
     return f'<p class="note">{escape(told)}</p>'
 
 
+def check(report: Report) -> str:
+    """What the pipeline found as it took the log in, beside what the log is like now."""
+    if report.lake is None or report.lake.check is None:
+        return ""
+    found = report.lake.check
+    note = (
+        f"Records and queue entries in {scales.size(found.bytes)} of log, as they were when the pipeline took them in."
+    )
+    if not found.counts:
+        return section("Check", note, badge("No promise was found broken", "good"))
+    many = ", ".join(f"{scales.count(n)} {name}{'' if n == 1 else 's'}" for name, n in found.counts.items())
+    heads = ("", "what", "store", "where", "found", "cost")
+    rows = [(row.severity, row.promise, row.store, row.place, row.found, row.cost) for row in found.worst]
+    parts = [badge(many, "bad" if found.counts.get("error") else "warn"), table(heads, rows[:10])]
+    if len(rows) > 10:
+        parts.append(details("More", heads, rows[10:]))
+    if (left := sum(found.counts.values()) - len(rows)) > 0:
+        parts.append(f'<p class="note">and {scales.count(left)} more in the lake\'s table findings</p>')
+    return section("Check", note, *parts)
+
+
 def pipeline(report: Report) -> str:
     if report.lake is None:
         return ""
@@ -330,22 +351,37 @@ def pipeline(report: Report) -> str:
     at = "" if lake.committed_ms is None else f", last commit {scales.moment(lake.committed_ms)} UTC"
     note = f"Lake {lake.path}, version {lake.version}{at}."
     rows = [(t.name, scales.count(t.file_count), scales.count(t.rows), scales.size(t.bytes)) for t in lake.tables]
-    parts = ["<h3>Tables</h3>", table(("table", "files>", "rows>", "size>"), rows)] if rows else []
+    parts = [_run(lake)]
     if lake.stages:
         lines = [
             (
-                *(stage.name, stage.position, "" if stage.lag_bytes is None else scales.size(stage.lag_bytes)),
+                *(stage.name, scales.count(stage.messages), scales.size(stage.bytes)),
                 "" if stage.rows_per_s is None else scales.short(stage.rows_per_s),
+                *(stage.position, scales.size(stage.lag_bytes)),
                 "" if stage.at_ms is None else scales.moment(stage.at_ms),
                 stage.last_error or "none",
             )
             for stage in lake.stages
         ]
-        parts += [
-            "<h3>Stages</h3>",
-            table(("stage", "position", "behind>", "rows/s>", "at (UTC)", "last error"), lines),
-        ]
+        heads = ("stage", "messages>", "log>", "a worker's rows/s>", "position", "behind>", "at (UTC)", "last error")
+        parts.append(table(heads, lines))
+    parts += ["<h3>Tables</h3>", table(("table", "files>", "rows>", "size>"), rows)] if rows else []
     return section("Pipeline", note, *parts, _archived(report, lake))
+
+
+def _run(lake: LakeFacts) -> str:
+    """How the last run went."""
+    if lake.run is None:
+        return '<p class="note">No pipeline has run on this lake.</p>'
+    run = lake.run
+    kind = "bad" if run.last_error or run.state in ("failed", "died") else "good"
+    told = [
+        ("batches", scales.count(run.batches)),
+        ("started", f"{scales.moment(run.started_ms)} UTC"),
+        ("last word", f"{scales.moment(run.at_ms)} UTC"),
+    ]
+    error = "" if run.last_error is None else f"<p>{cut(run.last_error)}</p>"
+    return f"<h3>Last run</h3>{badge(run.state, kind)}{error}{figures(told)}"
 
 
 def _archived(report: Report, lake: LakeFacts) -> str:

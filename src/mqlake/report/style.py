@@ -58,10 +58,11 @@ margin:12px 0}
 .figures b{color:var(--ink);font-variant-numeric:tabular-nums;font-weight:600}
 .badge{display:inline-block;margin-top:8px;border-radius:6px;padding:1px 9px;font-size:.85rem;font-weight:600}
 .badge.good{color:var(--good);background:var(--good-soft)}.badge.bad{color:var(--bad);background:var(--bad-soft)}
+.badge.warn{background:var(--line)}
 .scroll{overflow-x:auto;margin:8px 0}
 table{border-collapse:collapse;width:100%;font-size:.86rem}
 th,td{text-align:left;padding:5px 14px 5px 0;border-bottom:1px solid var(--line);vertical-align:top;
-overflow-wrap:anywhere;min-width:4.5em}
+overflow-wrap:anywhere;min-width:5.5em}
 th{color:var(--soft);font-weight:600;white-space:nowrap}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap;min-width:0}
 th:last-child,td:last-child{padding-right:2px}

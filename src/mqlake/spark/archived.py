@@ -8,7 +8,7 @@ is claimed for this very store. Else the read fails.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,11 +18,18 @@ import pyarrow.compute as pc
 from mqlake.errors import ChangedUnderRead, CorruptRecord, LakeGap
 from mqlake.lake import MARKER, Lake, LakeFile, LakeSnapshot, StoreState, identity_of
 from mqlake.lake.messages import rows_between
+from mqlake.lake.stores import refuse_strangers
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.schema import Table
 from mqlake.spark.selection import Selection
 from mqlake.spark.split import Split
 from mqlake.store.scan import schema as scanned_schema
+
+
+def require_lake_of(lake: str, stores: Sequence[Path]) -> None:
+    """WrongLake where a lake has none of the stores, and others."""
+    opened = Lake.open(lake)
+    refuse_strangers(opened.root, opened.snapshot(), stores, "name its own lake, or none")
 
 
 def begins_at(options: SourceOptions, store: str, first: int) -> int:

@@ -199,9 +199,14 @@ def _positive(name: str, text: str) -> int:
 
 
 def _size(name: str, text: str) -> int:
+    return size_of(f"option {name}", text)
+
+
+def size_of(what: str, text: str) -> int:
+    """Bytes, as people write them."""
     match = re.fullmatch(r"(\d{1,12})\s*([kmg]?)i?b?", text.strip().lower())
     if match is None or int(match[1]) == 0:
-        raise InvalidConfig(f"option {name}", text, "must be a number of bytes above 0, or one like 64m, 128MiB, 1g")
+        raise InvalidConfig(what, text, "must be a number of bytes above 0, or one like 64m, 128MiB, 1g")
     return int(match[1]) * UNITS[match[2]]
 
 

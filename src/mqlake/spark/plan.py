@@ -69,7 +69,12 @@ def plan(options: SourceOptions) -> list[StorePlan]:
 def _plan(options: SourceOptions) -> list[StorePlan]:
     snapshots: list[Snapshot] = []
     try:
-        for path in expand(options.paths):
+        paths = expand(options.paths)
+        if options.lake is not None:
+            from mqlake.spark.archived import require_lake_of
+
+            require_lake_of(options.lake, paths)
+        for path in paths:
             snapshots.append(take_snapshot(path))
         return cut([(snapshot, *narrow(snapshot, options)) for snapshot in snapshots], options)
     finally:

@@ -45,6 +45,8 @@ def require_java() -> int:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except OSError as error:
         raise MissingJava(f"none that runs: {java}: {error.strerror}", JAVA_NEEDED) from None
+    except subprocess.TimeoutExpired:
+        raise MissingJava(f"none that runs: {java}: no answer within a minute", JAVA_NEEDED) from None
     told = done.stderr + done.stdout
     match = re.search(r'version "(?:1\.)?(\d+)', told)
     if match is None or int(match[1]) < JAVA_NEEDED:

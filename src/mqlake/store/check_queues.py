@@ -266,13 +266,14 @@ class QueueCheck:
         """RocketMQ must neither fail on it nor pass over more than it.
 
         It looks for a record of the size in the entry, finds that no file has it, and goes on with the next log file
-        behind the entry's offset. So the entry names the beginning of the file before the next message's. Before the
-        first file there is none: there the entry names the next message itself, which is delivered twice.
+        behind the entry's offset. So the entry names the beginning of the file before the next message's. In a log that
+        does not begin at 0 it must not be the log's first file, nor one before: RocketMQ 5 looks for where the queue
+        begins by such offsets. Where there is no such file the entry names the next message, which is delivered twice.
         """
-        start = hole.before - hole.before % self._log.file_size
-        if start == 0:
-            return queue.bytes_at(hole.stop * ENTRY_SIZE, ENTRY_SIZE)
-        return ENTRY.pack(start - self._log.file_size, FILLER_SIZE, LOST)
+        first, before = self._log.first, hole.before - hole.before % self._log.file_size - self._log.file_size
+        if before > first or before == first == 0:
+            return ENTRY.pack(before, FILLER_SIZE, LOST)
+        return queue.bytes_at(hole.stop * ENTRY_SIZE, ENTRY_SIZE)
 
 
 def show_entry(data: bytes) -> str:

@@ -66,7 +66,7 @@ PROMISES = {
     "queue-file-name": Promise(WARNING, "the queue does not open", REBUILT),
     "queue-file-missing": Promise(WARNING, "the queue does not open", REBUILT),
     "queue-entry": Promise(WARNING, "a message is not delivered, or a wrong one is", REBUILT),
-    "queue-hole": Promise(WARNING, "consumers of RocketMQ stop here with an error", REPAIR),
+    "queue-hole": Promise(WARNING, "RocketMQ fails here, or passes over messages", REPAIR),
     "queue-tail": Promise(WARNING, "remains behind the end could be taken for entries", REBUILT),
     "index-file-size": Promise(WARNING, "keys are not found, or the store does not open", REBUILT),
     "index-header": Promise(WARNING, "keys may not be found", REBUILT),

@@ -163,8 +163,14 @@ def judge(
     newest = newest_record(log, queues)
     if newest is not None and _queues_agree(log, queues, index, newest, foreign, graves):
         return Trust(newest.physical_offset + newest.size, newest.physical_offset, "clean stop")
-    _log.warning("%s: queues or index do not agree with the log: they are built again from it", layout.root)
+    if queues.topics() or _begins_with_a_record(log):  # else there is nothing to agree on
+        _log.warning("%s: queues or index do not agree with the log: they are built again from it", layout.root)
     return Trust(log.first_offset, -1, "rebuild")
+
+
+def _begins_with_a_record(log: MappedFileQueue) -> bool:
+    file = log.file_at(log.first_offset)
+    return file is not None and any(file.view(0, 8))
 
 
 def believe_log(layout: Layout, log: MappedFileQueue, scars: Scars, graves: Graves) -> Trust | None:

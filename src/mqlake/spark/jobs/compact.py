@@ -1,14 +1,14 @@
 """Compaction: small files of one topic and day become large ones, in the order of the log.
 
 One commit swaps them. The old files stay for a while, for those who read them (`lake.vacuum`). Index files are merged
-too, sorted anew by hash. Files that other files cover are never read twice: a version of the lake has the old ones or
-the new ones.
+too, sorted anew by hash; and those of statistics and findings, one behind the other. Files that other files cover are
+never read twice: a version of the lake has the old ones or the new ones.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,11 @@ from pyspark.sql import SparkSession
 
 from mqlake.errors import BadFile
 from mqlake.lake import DONE, Lake, LakeFile, done, harvest
+from mqlake.lake.entries import TableName
 from mqlake.lake.index import write_rows
-from mqlake.lake.parquet import ParquetFile, sync_names
-from mqlake.lake.paths import messages_path
+from mqlake.lake.notes import TABLES
+from mqlake.lake.parquet import ParquetFile, sync_names, write_table
+from mqlake.lake.paths import messages_path, table_path
 from mqlake.lake.vacuum import GRACE_S, vacuum
 from mqlake.lake.verify import check_file
 from mqlake.spark.jobs.archive_split import IN_FILES, ROW_GROUP_BYTES
@@ -71,7 +73,7 @@ def compact(spark: SparkSession, lake: str, *, target_bytes: int = TARGET_BYTES,
 def plan_merges(lake: Lake, target_bytes: int) -> Iterator[Merge]:
     """Neighbours of one topic and day of a store, none of them large, together not above the target."""
     snapshot = lake.snapshot()
-    for table in ("messages", "index"):
+    for table in TABLES.values():
         files = sorted(snapshot.files(table), key=_place)
         for _, of_one in itertools.groupby(files, key=lambda file: _place(file)[:3]):
             for together in _bins([file for file in of_one if 2 * file.bytes <= target_bytes], target_bytes):
@@ -95,8 +97,8 @@ def _place(file: LakeFile) -> tuple[str, str, str, int]:
 
 
 def _follows(before: LakeFile, file: LakeFile) -> bool:
-    """An index file claims all keys of its range: what lies between two of them must not be claimed."""
-    return file.table != "index" or before.end == file.start
+    """But for messages, a file says that its whole range went through a stage: what lies between two did not."""
+    return file.table == "messages" or before.end == file.start
 
 
 def merge_files(lake: str, merge: Merge) -> pa.Table:
@@ -105,7 +107,7 @@ def merge_files(lake: str, merge: Merge) -> pa.Table:
     for file in merge.files:
         for finding in check_file(root, file):
             raise BadFile(root / file.path, finding.found, finding.expected)
-    merged = _merge_index(root, merge) if merge.files[0].table == "index" else _merge_messages(root, merge)
+    merged = MERGES.get(merge.files[0].table, _merge_rows)(root, merge)
     rows = sum(file.rows for file in merge.files)
     assert merged.rows == rows, f"{merged.rows} rows of {rows}"
     return done([merged])
@@ -148,6 +150,18 @@ def _merge_index(root: Path, merge: Merge) -> LakeFile:
     rows = pa.concat_tables([pq.read_table(root / file.path) for file in merge.files])
     rows = rows.sort_by([("key_hash", "ascending"), ("physical_offset", "ascending")])
     return write_rows(root, first.store, merge.identity, first.start, last.end, rows, _span(merge.files))
+
+
+def _merge_rows(root: Path, merge: Merge) -> LakeFile:
+    """Rows that stand for themselves, or add up."""
+    first, last = merge.files[0], merge.files[-1]
+    rows = pa.concat_tables([pq.read_table(root / file.path) for file in merge.files])
+    path = table_path(first.table, merge.identity, first.start, last.end)
+    written = write_table(root, path, rows)
+    return LakeFile(first.table, path, first.store, first.start, last.end, *written, *_span(merge.files))
+
+
+MERGES: dict[TableName, Callable[[Path, Merge], LakeFile]] = {"messages": _merge_messages, "index": _merge_index}
 
 
 def _span(files: Sequence[LakeFile]) -> tuple[int | None, int | None]:

@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from mqlake.errors import InvalidConfig, LakeGap
+from mqlake.errors import InvalidConfig, LakeGap, StoreError
 from mqlake.files.layout import Layout
 from mqlake.files.names import list_files
 from mqlake.lake import DONE, Lake, harvest
@@ -37,7 +37,9 @@ from mqlake.spark.jobs.ranges import MqlakeRanges, ranges_of
 from mqlake.spark.jobs.stages import STAGES, Work, part_of, run_stages, seconds_of
 from mqlake.spark.jobs.tasks import run_tasks
 from mqlake.spark.offsets import places_told, positions_of
+from mqlake.spark.options import size_of
 from mqlake.spark.plan import expand
+from mqlake.store.opening import find_store
 
 CHECKPOINT = "checkpoint"
 BATCH_BYTES = "1g"
@@ -80,17 +82,18 @@ def pipeline(
     It ends between two batches. Where a batch fails, the error is noted in the lake and raised.
     """
     pause_ms = milliseconds(every)
+    sizes = {"splitSize": size_of("split_size", split_size), "maxBytesPerTrigger": size_of("batch_bytes", batch_bytes)}
     paths = (stores,) if isinstance(stores, str) else tuple(stores)
+    with_log = [find_store(path, read_only=True, create=False).root for path in expand(paths) if has_log(path)]
     opened = Lake.open(lake, create=True)
     with opened.lock():
         vacuum(opened)
-        with_log = [path for path in expand(paths) if has_log(path)]
         admitted = admit(opened, with_log, add_store=add_store, accept_gap=accept_gap) if with_log else []
         members = {str(member.path): prepare(opened, member) for member in admitted}
         move(opened)
         run = Pipeline(spark, opened, members, told or (lambda batch, notes: None))
         run.notes.every = "once" if once else every
-        options = {"paths": json.dumps(paths), "splitSize": split_size, "maxBytesPerTrigger": batch_bytes}
+        options = {"paths": json.dumps(paths), **{name: str(size) for name, size in sizes.items()}}
         return run.until(run.start(options, None if once else pause_ms), stop or threading.Event())
 
 
@@ -151,8 +154,12 @@ class Pipeline:
             else:
                 self.notes.state = "done"
         except PySparkException as error:
-            self.notes.failed(*failure(str(error)))
-            raise
+            reason = self._refusal()
+            if reason is None:
+                self.notes.failed(*failure(str(error)))
+                raise
+            self.notes.failed(None, f"{type(reason).__name__}: {reason}")
+            raise reason from error
         except BaseException as error:
             self.notes.failed(None, f"{type(error).__name__}: {error}")
             raise
@@ -162,6 +169,15 @@ class Pipeline:
                 self._ends = True
                 query.stop()
         return self.notes
+
+    def _refusal(self) -> StoreError | None:
+        """Why the next run would not begin: that a store is gone, replaced, or cleaned too early is told with what to
+        do about it, and not as the first task that came upon it told it."""
+        try:
+            admit(self._lake, [Path(path) for path in self._members], add_store=True)
+        except StoreError as reason:
+            return reason
+        return None
 
     def _look_at(self, progress: Any) -> None:
         latest = places_told(progress["sources"][0]["latestOffset"])

@@ -4,7 +4,8 @@ A task takes a byte range of the old log, reads the rows that began in it from w
 their old offset, packs and stages them; the driver appends what was staged, step by step. Compressed bodies are in the
 archive as they were before, so their flag goes. What a record does not know, its place, is new.
 
-The store is made beside its place, under another name, and gets its own when it is whole: a kill leaves no half store.
+The store is made beside its place, under another name, and gets its own when it is whole: a kill leaves no half store,
+and the next replay to the same place begins anew.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mqlake.config import RECORD_OVERHEAD, StoreConfig
-from mqlake.errors import InvalidConfig, InvalidMessage, NotAStore
+from mqlake.errors import InvalidConfig, InvalidMessage
 from mqlake.files.layout import Layout
-from mqlake.files.mapped_file import sync_directory
 from mqlake.kernel.types import KEEP_NUMBERS, KEEP_TIMES
 from mqlake.lake import MARKER, Lake, LakeFile, LakeSnapshot, StoreState
 from mqlake.lake.messages import rows_between
 from mqlake.message import WAITING_TOPICS
+from mqlake.spark.jobs.replay_place import making
 from mqlake.spark.jobs.tasks import run_tasks
 from mqlake.spark.options import SourceOptions, parse_options
 from mqlake.spark.selection import Selection
@@ -123,16 +124,10 @@ def replay(
     state = _state(opened, snapshot, store)
     ranges = _ranges(snapshot, state, options)
     place = Path(to).absolute()
-    made = _begin(place, config or StoreConfig())
-    try:
-        keep = (KEEP_NUMBERS if keep_queue_offsets else 0) | (KEEP_TIMES if keep_store_times else 0)
-        job = Job(str(opened.root), str(made.path), made.config, options, keep)
+    keep = (KEEP_NUMBERS if keep_queue_offsets else 0) | (KEEP_TIMES if keep_store_times else 0)
+    with making(place) as path:
+        job = Job(str(opened.root), str(path), _begin(path, config or StoreConfig()), options, keep)
         rows, size = _append(spark, job, ranges, progress)
-        made.path.rename(place)
-        sync_directory(place.parent)
-    except BaseException:
-        shutil.rmtree(made.path, ignore_errors=True)
-        raise
     start = ranges[0].start if ranges else state.end
     return Replayed(place, state.name, start, ranges[-1].end if ranges else state.end, rows, size)
 
@@ -183,28 +178,15 @@ def _may_have(options: SourceOptions, file: LakeFile) -> bool:
     return by_topic and since and until
 
 
-@dataclass(frozen=True)
-class _Begun:
-    path: Path
-    config: StoreConfig
-
-
-def _begin(place: Path, config: StoreConfig) -> _Begun:
-    """The folder in which the store is made."""
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise NotAStore(place, "it exists", "a replay makes a new store: name a new or an empty folder")
-    path = place.with_name(f".{place.name}.replay")
-    try:
-        path.mkdir(parents=True)
-    except FileExistsError:
-        raise NotAStore(path, "a replay is making it, or was killed", "wait for it, or remove it") from None
+def _begin(path: Path, config: StoreConfig) -> StoreConfig:
+    """The store before its first message, and its configuration."""
     layout = find_store(path, read_only=False, create=True)
     resolved = resolve(layout, config)
     assert resolved.commit_log.file_size_bytes is not None
     limit = max(resolved.commit_log.max_message_bytes, resolved.commit_log.file_size_bytes - RECORD_OVERHEAD)
     resolved = replace(resolved, commit_log=replace(resolved.commit_log, max_message_bytes=limit))
     begin_behind_first_file(layout, resolved)  # queues, light ones in any case, may begin above 0
-    return _Begun(path, resolved)
+    return resolved
 
 
 def _append(spark: SparkSession, job: Job, ranges: Sequence[Range], progress: Progress | None) -> tuple[int, int]:

@@ -5,11 +5,9 @@ Everything is taken once, at one time. What is optional (a lake, the pipeline's 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,25 +20,18 @@ from mqlake.report.data import (
     Damage,
     Gate,
     LagFacts,
-    LakeFacts,
-    LakeStore,
-    LakeTable,
     Report,
-    Stage,
     Step,
     StoreFacts,
     TopicFacts,
     TopKey,
 )
+from mqlake.spark.jobs.report_lake import lake_facts
 from mqlake.spark.jobs.stats import Stats, stats
 from mqlake.spark.jobs.stats_rows import latency_at, latency_buckets
 from mqlake.store.gates import Gates
 
-if TYPE_CHECKING:
-    from mqlake.lake import Lake
-
 TOP_KEYS_SHOWN = 100
-STAGE_NOTES = "pipeline.json"
 
 
 def report(
@@ -75,7 +66,7 @@ def report_of(found: Stats, *, lake: str | None = None, title: str = "Message re
         key_count=pc.sum(keys["messages"]).as_py() or 0,
         lag=_lag(found),
         damage=_damage(found),
-        lake=_lake_facts(lake) if lake is not None else None,
+        lake=lake_facts(lake) if lake is not None else None,
         gates=_gates(found),
     )
 
@@ -157,50 +148,3 @@ def _gates(found: Stats) -> list[Gate]:
         for store, (_, end) in found.logs.items()
         for name, offset in Gates(Layout(Path(store)).gates).offsets().items()
     ]
-
-
-# ---- the lake
-
-
-def _lake_facts(path: str) -> LakeFacts:
-    from mqlake.lake import Lake
-
-    lake = Lake.open(path)
-    snapshot = lake.snapshot()
-    tables = []
-    for name in ("messages", "index", "stats", "findings"):
-        files = snapshot.files(name)
-        if files:
-            tables.append(LakeTable(name, len(files), sum(f.rows for f in files), sum(f.bytes for f in files)))
-    return LakeFacts(
-        path=str(path),
-        version=snapshot.version,
-        committed_ms=snapshot.time_ms or None,
-        tables=tables,
-        stores=[LakeStore(state.path, state.start, state.end) for state in snapshot.stores.values()],
-        stages=_stages(lake),
-    )
-
-
-def _stages(lake: Lake) -> list[Stage]:
-    """What the pipeline noted of its stages; nothing where there are no notes, or they cannot be read."""
-    try:
-        notes = json.loads((lake.own / STAGE_NOTES).read_bytes())
-        return [_stage(name, fields) for name, fields in notes["stages"].items()]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return []
-
-
-def _stage(name: str, fields: dict[str, Any]) -> Stage:
-    position = fields.get("position", "")
-    told = ", ".join(f"{k}: {v:,}" for k, v in position.items()) if isinstance(position, dict) else str(position)
-    error = fields.get("last_error")
-    at = fields.get("at")
-    return Stage(
-        name=name,
-        position=told,
-        lag_bytes=fields.get("lag_bytes"),
-        rows_per_s=fields.get("rows_per_s"),
-        last_error=None if error is None else str(error),
-        at_ms=at if isinstance(at, int) else None,
-    )

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from mqlake.errors import StageFailed, StoreError
 from mqlake.lake import DONE, LakeFile, done
-from mqlake.lake.entries import TableName
 from mqlake.lake.parquet import write_table
 from mqlake.lake.paths import table_path
 from mqlake.lake.stores import Member
@@ -24,7 +23,7 @@ from mqlake.spark.jobs.archive_split import archive_split
 from mqlake.spark.jobs.check_split import check_split
 from mqlake.spark.jobs.index_split import index_split
 from mqlake.spark.jobs.ranges import Range
-from mqlake.spark.jobs.stats_split import stats_split
+from mqlake.spark.jobs.stats_lake import keep_stats
 from mqlake.spark.split import Split
 
 
@@ -55,11 +54,16 @@ def seconds_of(results: pa.Table) -> dict[str, float]:
 
 
 def _check(lake: str, work: Work) -> pa.Table:
-    """What is wrong with the range is told in the lake, and stops nothing: the archive lists damage as gaps."""
-    found = check_split(work.range.split, queues=work.range.queues)
-    named = pa.repeat(work.member.name, found.num_rows)
-    found = found.set_column(0, found.schema.field(0), named)
-    return _written(lake, "findings", work, found)
+    """What is wrong with the range is told in the lake, and stops nothing: the archive lists damage as gaps.
+
+    A table without rows is written, too: what has no file did not go through the stage.
+    """
+    member, split = work.member, work.range.split
+    found = check_split(split, queues=work.range.queues)
+    found = found.set_column(0, found.schema.field(0), pa.repeat(member.name, found.num_rows))
+    path = table_path("findings", member.identity, split.start, split.end)
+    written = write_table(Path(lake), path, found)
+    return done([LakeFile("findings", path, member.name, split.start, split.end, *written)])
 
 
 def _archive(lake: str, work: Work) -> pa.Table:
@@ -71,15 +75,7 @@ def _index(lake: str, work: Work) -> pa.Table:
 
 
 def _stats(lake: str, work: Work) -> pa.Table:
-    return _written(lake, "stats", work, stats_split(work.range.split, work.member.name))
-
-
-def _written(lake: str, table: TableName, work: Work, rows: pa.Table) -> pa.Table:
-    """A small table about the range, be it empty: what has no file did not go through the stage."""
-    member, split = work.member, work.range.split
-    path = table_path(table, member.identity, split.start, split.end)
-    written = write_table(Path(lake), path, rows)
-    return done([LakeFile(table, path, member.name, split.start, split.end, *written)])
+    return keep_stats(lake, work.member, work.range.split)
 
 
 STAGES: dict[str, Callable[[str, Work], pa.Table]] = {

@@ -69,8 +69,9 @@ def lake_rows(lake: str, paths: Sequence[str]) -> LakeRows:
 def _names(root: Path, snapshot: LakeSnapshot, paths: Sequence[str]) -> dict[str, str]:
     """For the stores that the lake knows: their names in it, and their paths; WrongLake where one is another by now."""
     from mqlake.lake.identity import identity_of
-    from mqlake.lake.stores import check_seam
+    from mqlake.lake.stores import check_seam, refuse_strangers
 
+    refuse_strangers(root, snapshot, [Path(path) for path in paths], "name its own lake, or none")
     identities = {identity_of(Path(path)): path for path in paths}
     names = {}
     for name, state in snapshot.stores.items():

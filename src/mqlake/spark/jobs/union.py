@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from mqlake.errors import CorruptRecord, InvalidConfig
 from mqlake.lake import MARKER, Lake, LakeFile, LakeSnapshot, StoreState
-from mqlake.lake.stores import check_seam
+from mqlake.lake.stores import check_seam, refuse_strangers
 from mqlake.spark.archived import may_have, state_of
 from mqlake.spark.options import SourceOptions, parse_options
 from mqlake.spark.plan import expand
@@ -58,7 +58,7 @@ def union(spark: SparkSession, stores: str | Sequence[str] | None, lake: str, **
     if parsed.on_damage == "fail":
         _refuse_damage(boundaries)
     parts = [_archived(spark, opened, snapshot, boundaries, parsed)]
-    logs = [_log(spark, opened, boundary, given, parsed) for boundary in boundaries if Path(boundary.store).exists()]
+    logs = [_log(spark, snapshot, boundary, given, parsed) for boundary in boundaries if Path(boundary.store).exists()]
     return reduce(DataFrame.unionAll, parts + logs)
 
 
@@ -67,6 +67,7 @@ def boundaries_of(lake: Lake, snapshot: LakeSnapshot, stores: str | Sequence[str
     if stores is None:
         return [Boundary(state.path, state.end, state) for state in snapshot.stores.values()]
     paths = expand((stores,) if isinstance(stores, str) else tuple(stores))
+    refuse_strangers(lake.root, snapshot, paths, "name its own lake, or read the store alone")
     found = []
     for path in paths:
         state = state_of(snapshot, str(path)) or next(
@@ -157,12 +158,14 @@ def _topics(lake: Lake, files: Sequence[LakeFile]) -> set[str]:
 
 
 def _log(
-    spark: SparkSession, lake: Lake, boundary: Boundary, given: dict[str, str], options: SourceOptions
+    spark: SparkSession, snapshot: LakeSnapshot, boundary: Boundary, given: dict[str, str], options: SourceOptions
 ) -> DataFrame:
-    """The part of one store that the pinned version does not have."""
+    """The part of one store that the pinned version does not have; all of one that is new to a lake of others."""
     own = {name: text for name, text in given.items() if name.lower() not in {cut.lower() for cut in CUT}}
     start = max(boundary.offset, options.start_offset or 0)
-    own |= {"failOnDataLoss": "false", "lake": str(lake.root), "columns": json.dumps(options.columns)}
+    own |= {"failOnDataLoss": "false", "columns": json.dumps(options.columns)}
+    if boundary.state is not None or not snapshot.stores:
+        own["lake"] = str(options.lake)
     if boundary.state is not None or options.start_offset is not None:
         own["startOffset"] = str(start)
     if options.end_offset is not None:

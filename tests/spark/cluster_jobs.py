@@ -1,0 +1,68 @@
+"""What jobs give, as short texts that are equal where every row and every byte is: on a session, and without one."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import mqlake
+import mqlake.spark
+from mqlake.spark.jobs.audit import findings_table
+from tests.helpers import LOG_FILE
+from tests.lake.jobs import NO_SPARK, assert_holds, rows_in, run_jobs_here
+from tests.spark.cluster import digest_while_killed
+from tests.spark.tables import stats_here
+from tests.store.rebuilding import index_files, queue_files, rebuild_here
+
+SPLIT = 30 << 10
+
+
+def read_and_work(
+    spark: SparkSession, store: str, options: dict[str, str], workers: list[int], folder: str
+) -> tuple[str, list[str], dict[str, str]]:
+    """A read in which a worker's executor is killed, what was killed, and the jobs behind it."""
+    found, *killed = digest_while_killed(spark, store, options, workers)
+    return found, killed, job_digests(spark, store, folder)
+
+
+def job_digests(spark: SparkSession, store: str, folder: str) -> dict[str, str]:
+    """Archive, rebuild, audit and stats over a session, some tasks each."""
+    lake, built = Path(folder, "lake"), Path(folder, "built")
+    mqlake.spark.archive(spark, store, str(lake), split_size=str(SPLIT), step_bytes=4 * SPLIT)
+    mqlake.spark.rebuild(spark, store, built, part_size=LOG_FILE)
+    findings = mqlake.spark.audit(spark, store, part_size=LOG_FILE).toArrow()
+    counted = mqlake.spark.stats(spark, store, split_size=SPLIT)
+    return _digests(lake, built, findings, [counted.rows, counted.queues, counted.lag])
+
+
+def job_digests_here(store: Path, folder: Path) -> dict[str, str]:
+    """The same without Spark; the audit is a check."""
+    lake, built = folder / "lake", folder / "built"
+    with pytest.MonkeyPatch.context() as patch:
+        run_jobs_here(patch)
+        mqlake.spark.archive(NO_SPARK, str(store), str(lake), split_size=str(SPLIT))
+    rebuild_here(store, built)
+    counted = stats_here(str(store), split_size=SPLIT)
+    findings = findings_table(mqlake.check(store))
+    return _digests(lake, built, findings, [counted.rows, counted.queues, counted.lag])
+
+
+def _digests(lake: Path, built: Path, findings: pa.Table, counted: list[pa.Table]) -> dict[str, str]:
+    assert_holds(lake)
+    return {
+        "archive": _digest(rows_in(lake)),
+        "index": _digest(sorted(map(repr, rows_in(lake, "index")))),
+        "queues": _digest(sorted(queue_files(built).items())),
+        "keys": _digest(index_files(built)),
+        "audit": _digest(findings.to_pylist()),
+        "stats": _digest([row for table in counted for row in table.to_pylist()]),
+    }
+
+
+def _digest(values: list[Any]) -> str:
+    return f"{len(values)}, {hashlib.sha256(repr(values).encode()).hexdigest()}"
