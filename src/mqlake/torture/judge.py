@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mqlake import MessageStore, MissingExtra, QueueRange, StoreConfig, StoredMessage, StoreError
-from mqlake.torture.ledger import LIFE, TOPICS, Ack, is_as_put, message_of, number_of
+from mqlake.torture.ledger import LIFE, NEVER, TOPICS, Ack, is_as_put, message_of, number_of
 
 SAMPLE = 8
 """Keys looked up, and messages fetched by their offset, in each verdict."""
@@ -58,7 +58,7 @@ def open_and_read(path: Path, config: StoreConfig, rng: random.Random, *, probe:
     """Open a store as its writer would, read all of it, look some of it up, put one message, close."""
     served = Served()
     try:
-        store = MessageStore.open(path, config=config)
+        store = MessageStore.open(path, config=config, retention=NEVER)
     except Exception as error:
         served.refused = f"{type(error).__name__}: {error}"
         return served

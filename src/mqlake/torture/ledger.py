@@ -22,10 +22,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mqlake import Durability, Message, PutReceipt, StoredMessage, StoreError
+from mqlake import Durability, Message, PutReceipt, RetentionConfig, StoredMessage, StoreError
 
 TOPICS = ("orders", "clicks")
 QUEUES = 2
+NEVER = RetentionConfig(enabled=False)
+"""Nothing is deleted, however full a disk gets: what is missing was lost."""
 LIFE = 100_000_000
 """Numbers of one writer process; each thread takes a part of them."""
 

@@ -38,7 +38,7 @@ from mqlake import (
     StoreError,
     StoreFailed,
 )
-from mqlake.torture.ledger import LIFE, LedgerWriter, message_of, number_of
+from mqlake.torture.ledger import LIFE, NEVER, LedgerWriter, message_of, number_of
 
 THREADS = 4
 BATCH = 3
@@ -178,7 +178,7 @@ def work(path: Path, ledger: LedgerWriter, plan: Plan) -> None:
     for number in range(plan.sessions):
         is_last = number == plan.sessions - 1
         ledger.step("opening")
-        store = MessageStore.open(path, config=plan.config())
+        store = MessageStore.open(path, config=plan.config(), retention=NEVER)
         ledger.step("open")
         session = Session(store, ledger, plan, number)
         if is_last and plan.close_after_ms is not None:
