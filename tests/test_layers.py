@@ -25,7 +25,7 @@ LAYERS = {
     "cli": {"kernel", "codec", "files", "logs", "store", "delivery", "lake", "report", "spark", "torture", "cli"},
 }
 OUTSIDE = {
-    "cli": {"click", "rich", "pyarrow", "pyspark"},
+    "cli": {"click", "rich", "pyarrow", "pyspark", "py4j"},
     "store": {"pyarrow", "numpy"},
     "codec": {"lz4", "zstandard"},
     "lake": {"pyarrow", "numpy"},

@@ -30,7 +30,8 @@ def test_keys_that_are_bare_numbers_are_read_and_written_and_texts_that_look_lik
 def test_the_file_before_is_the_bak(tmp_path: Path) -> None:
     config = file(tmp_path)
     config.save({"n": 1})
-    assert not config.backup.exists()
+    assert decode(config.backup.read_bytes()) == {"n": 1}, "no single bit is the only one"
+    assert config.backup.stat().st_ino != config.path.stat().st_ino
     config.save({"n": 2})
     assert decode(config.path.read_bytes()) == {"n": 2}
     assert decode(config.backup.read_bytes()) == {"n": 1}

@@ -1,8 +1,8 @@
 """One of RocketMQ's small state files, `config/NAME.json`, with the one before it as `NAME.json.bak`.
 
 Invariant: at every moment, a power cut included, at least one of the two is whole. A new text first becomes durable
-beside them; then the present file becomes the `.bak`, and the new one takes its name. Where the file is missing or
-damaged the `.bak` is read, and it is said so.
+beside them; then the present file becomes the `.bak`, and the new one takes its name. A first text is written as both,
+so that no single bit is the only one. Where the file is missing or damaged the `.bak` is read, and it is said so.
 
 Fields that are not known here are kept: a file that a newer RocketMQ wrote loses nothing by being written here.
 """
@@ -64,6 +64,7 @@ class ConfigFile:
     def save(self, content: Json) -> None:
         """Make it the file's content, durably; what was there before is the `.bak` then."""
         with self._lock:
+            text = encode(content)
             if self.path.exists() and not self._is_damaged():
                 self._scratch.mkdir(parents=True, exist_ok=True)
                 linked = self._scratch / self.backup.name
@@ -71,7 +72,9 @@ class ConfigFile:
                 os.link(self.path, linked)
                 linked.replace(self.backup)
                 sync_directory(self.backup.parent)
-            replace_file(self.path, encode(content), self._scratch)
+            elif not self.backup.exists():
+                replace_file(self.backup, text, self._scratch)
+            replace_file(self.path, text, self._scratch)
 
     def _is_damaged(self) -> bool:
         """A damaged file must not take the place of the `.bak` that it was read from."""
