@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--no-index", is_flag=True, help="Leave the key index out: look-ups then read all messages.")
 @click.option("--add-store", is_flag=True, help="Take a store into a lake that has others.")
 @click.option("--accept-gap", is_flag=True, help="Go on where messages were deleted before they were archived.")
-@click.option("--split-size", default="192m", show_default=True, metavar="SIZE", help="Bytes of the log for one task.")
+@click.option("--split-size", default="256m", show_default=True, metavar="SIZE", help="Bytes of the log for one task.")
 @master_option
 @json_option
 def archive(

@@ -40,7 +40,7 @@ cdef enum:                      # places in types.COLUMN_NAMES; the bits of `col
 cdef enum:
     MAX_SCAN = 1 << 30          # bytes in one call: offsets into a buffer are 32 bits wide
     FEW_NAMES = 32              # up to here a property's name is looked for by comparing it with every other
-    AHEAD = 8                   # records at given places that are on their way into the cache
+    AHEAD = 16                  # records at given places that are on their way into the cache
     AHEAD_BYTES = 1024          # of each; the processor follows longer ones by itself
     CACHE_LINE = 64
 

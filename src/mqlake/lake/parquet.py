@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +33,9 @@ STATISTICS = (
 """Columns whose smallest and largest value say which row groups need not be read."""
 NEW = ".new"
 ZSTD_LEVEL = 1
+SAMPLE_BYTES = 1 << 16
+SHRUNK = 0.95
+"""A column that compressing leaves larger than this part of its size is not compressed."""
 
 
 class Written(NamedTuple):
@@ -46,18 +49,27 @@ class Written(NamedTuple):
 class ParquetFile:
     """One file in the making; `close` gives it its name, `drop` leaves nothing of it."""
 
-    def __init__(self, root: Path, path: str, schema: pa.Schema, dictionaries: Sequence[str] = DICTIONARIES) -> None:
+    def __init__(
+        self,
+        root: Path,
+        path: str,
+        schema: pa.Schema,
+        dictionaries: Sequence[str] = DICTIONARIES,
+        plain: Collection[str] = (),
+    ) -> None:
+        """`plain`: columns that are not compressed, because they would not get smaller."""
         self._path = root / path
         self._made = self._path.with_name(f"{self._path.name}.{os.getpid()}.{threading.get_ident()}{NEW}")
         make_folders(root, self._path.parent)
         self._descriptor = os.open(self._made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         self._sink = _Sink(self._descriptor)
         self._rows = 0
+        leaves = [leaf for field in schema for leaf in _leaves(field)]
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._sink, "w"),
             schema,
-            compression="zstd",
-            compression_level=ZSTD_LEVEL,
+            compression={leaf: "none" if leaf in plain else "zstd" for leaf in leaves},
+            compression_level={leaf: ZSTD_LEVEL for leaf in leaves if leaf not in plain},
             use_dictionary=[name for name in dictionaries if name in schema.names],
             write_statistics=[name for name in STATISTICS if name in schema.names],
             store_schema=False,
@@ -83,6 +95,22 @@ class ParquetFile:
             self._sink.dropped = True
             os.close(self._descriptor)
             self._made.unlink(missing_ok=True)
+
+
+def _leaves(field: pa.Field) -> list[str]:
+    """What Parquet calls the columns that a field becomes."""
+    if pa.types.is_map(field.type):
+        return [f"{field.name}.key_value.key", f"{field.name}.key_value.value"]
+    return [f"{field.name}.list.element"] if pa.types.is_list(field.type) else [field.name]
+
+
+def shrinks(column: pa.Array) -> bool:
+    """Whether compressing binary values is worth its time, judged by the first of them: many bodies are compressed
+    already, or encrypted."""
+    values = column.buffers()[2]
+    sample = values.slice(0, min(SAMPLE_BYTES, values.size))
+    compressed: bytes = pa.compress(sample, "zstd", asbytes=True)
+    return len(compressed) <= SHRUNK * int(sample.size)
 
 
 class _Sink:

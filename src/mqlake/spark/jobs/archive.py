@@ -56,7 +56,7 @@ def archive(
     lake: str,
     *,
     index: bool = True,
-    split_size: str = "192m",
+    split_size: str = "256m",
     step_bytes: int = STEP_BYTES,
     add_store: bool = False,
     accept_gap: bool = False,

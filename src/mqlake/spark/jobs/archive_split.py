@@ -29,7 +29,7 @@ from mqlake.files.names import file_name
 from mqlake.kernel import crc32
 from mqlake.lake.entries import MARKER, Gap, LakeFile, Seam, done
 from mqlake.lake.messages import MESSAGES
-from mqlake.lake.parquet import ParquetFile, Written, sync_names
+from mqlake.lake.parquet import ParquetFile, Written, shrinks, sync_names
 from mqlake.lake.paths import messages_path
 from mqlake.lake.stores import Member, read_log
 from mqlake.logs.stretch import Stretch
@@ -213,13 +213,16 @@ class Files:
         self._written: list[Future[Written]] = []
 
     def write(self, plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> None:
-        """One file, in row groups of a bounded size."""
+        """One file, in row groups of a bounded size; none where no row is left, all bodies being damaged."""
+        first = next(batches, None)
+        if first is None:
+            return
         topic, date = _topic_and_date(plan)
         path = messages_path(self._member.identity, self._split.start, self._split.end, topic, date)
-        file = ParquetFile(self._root, path, IN_FILES)
+        file = ParquetFile(self._root, path, IN_FILES, plain=() if shrinks(first.column("body")) else ("body",))
         self._made.append(file)
         held: list[pa.RecordBatch] = []
-        for batch in batches:
+        for batch in itertools.chain([first], batches):
             held.append(_for_parquet(self._member.name, batch))
             if sum(rows.nbytes for rows in held) >= ROW_GROUP_BYTES:
                 file.write(pa.Table.from_batches(held).unify_dictionaries())
