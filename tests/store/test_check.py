@@ -341,13 +341,13 @@ def abort(b: Broken) -> Place:
 
 
 def config_json(b: Broken) -> Place:
-    shutil.copyfile(b.path / "config/topics.json", b.path / "config/topics.json.bak")
-    return config_lost(b)
+    os.truncate(b.path / "config/topics.json", 9)
+    return "config/topics.json", None
 
 
 def config_lost(b: Broken) -> Place:
-    os.truncate(b.path / "config/topics.json", 9)
-    return "config/topics.json", None
+    (b.path / "config/topics.json.bak").unlink()
+    return config_json(b)
 
 
 def leftover(b: Broken) -> Place:

@@ -50,6 +50,7 @@ def test_the_files_of_a_store_are_where_rocketmq_has_them(tmp_path: Path) -> Non
         "checkpoint",
         "commitlog/00000000000000000000",
         "config/topics.json",
+        "config/topics.json.bak",
         "consumequeue/orders/2/00000000000000000000",
         "lock",
         *index,
