@@ -22,6 +22,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import mqlake
+from benchmarks.processes import processor_s
 from benchmarks.spark import write
 from mqlake import MessageStore
 from mqlake.spark import audit, rebuild, session
@@ -56,26 +57,6 @@ def audit_sides(spark: SparkSession, store: Path) -> tuple[Side, Side]:
 
 
 SIDES = {"rebuild": rebuild_sides, "audit": audit_sides}
-
-
-def processor_s() -> float:
-    """Processor time of this process and of all below it, Spark's workers and its JVM included."""
-    parents: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
-            ticks[int(entry.name)] = sum(map(int, fields[11:15]))
-    total, left = 0, [os.getpid()]
-    while left:
-        process = left.pop()
-        total += ticks.get(process, 0)
-        left += parents.get(process, [])
-    return total / os.sysconf("SC_CLK_TCK")
 
 
 def main(arguments: list[str]) -> None:

@@ -8,7 +8,6 @@ of both, the CPU-seconds of all processes, GiB of the log and rows.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import statistics
 import sys
@@ -16,29 +15,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.processes import processor_s
 from benchmarks.spark import write
 from mqlake import MessageStore
 from mqlake.spark import session
 from mqlake.spark.sink_options import COLUMNS
-
-
-def cpu_seconds() -> float:
-    """User and system time of this process and all below it, those that ended included."""
-    ticks, children = {}, dict[int, list[int]]()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            ticks[int(entry.name)] = sum(map(int, fields[11:15]))
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-    total, waiting = 0, [os.getpid()]
-    while waiting:
-        process = waiting.pop()
-        total += ticks.get(process, 0)
-        waiting += children.get(process, [])
-    return total / os.sysconf("SC_CLK_TCK")
 
 
 def main(arguments: list[str]) -> None:
@@ -66,11 +47,11 @@ def main(arguments: list[str]) -> None:
     for round_number in range(settings["rounds"] + 1):
         for name, side in sides.items():
             shutil.rmtree(target, ignore_errors=True)
-            began, cpu = time.perf_counter(), cpu_seconds()
+            began, cpu = time.perf_counter(), processor_s()
             side()
             if round_number:
                 took[name].append(time.perf_counter() - began)
-                took[f"{name}Cpu"].append(cpu_seconds() - cpu)
+                took[f"{name}Cpu"].append(processor_s() - cpu)
             if name == "ours":
                 with MessageStore.open(target, read_only=True) as opened:
                     gib = (opened.end_offset - opened.first_offset) / 2**30

@@ -20,9 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 from pyspark.sql import DataFrame, SparkSession
 
+from benchmarks.processes import processor_s
 from benchmarks.spark import WARM_UPS, write
 from mqlake import MessageStore
 from mqlake.spark import session
@@ -41,18 +41,6 @@ with MessageStore.open(sys.argv[1], commit_log=CommitLogConfig(file_size_bytes=6
 """
 
 
-def cpu_seconds() -> float:
-    """Of this process and all below it, the JVM and its workers."""
-    total = 0.0
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system + times.children_user + times.children_system
-    return total
-
-
 def catch_up(spark: SparkSession, store: Path, rounds: int) -> dict[str, Any]:
     with MessageStore.open(store, read_only=True) as opened:
         gib = (opened.end_offset - opened.first_offset) / 2**30
@@ -60,14 +48,14 @@ def catch_up(spark: SparkSession, store: Path, rounds: int) -> dict[str, Any]:
     for number in range(WARM_UPS + rounds):
         checkpoint = store.with_name(f"checkpoint-{number}")
         shutil.rmtree(checkpoint, ignore_errors=True)
-        began, cpu = time.perf_counter(), cpu_seconds()
+        began, cpu = time.perf_counter(), processor_s()
         rows = spark.readStream.format("mqlake").option("maxBytesPerTrigger", "256m").load(str(store))
         writer = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         if number >= WARM_UPS:
             took.append(time.perf_counter() - began)
-            used.append(cpu_seconds() - cpu)
+            used.append(processor_s() - cpu)
         count = sum(progress["numInputRows"] for progress in query.recentProgress)
     seconds = statistics.median(took)
     return {"rate": count / seconds, "seconds": seconds, "cpu": statistics.median(used), "rows": count, "gib": gib}
@@ -77,7 +65,7 @@ def tail(spark: SparkSession, store: Path, messages: int) -> dict[str, Any]:
     shutil.rmtree(store, ignore_errors=True)
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(store)], stdout=subprocess.PIPE, text=True)
     delays: list[float] = []
-    cpu = cpu_seconds()
+    cpu = processor_s()
 
     def processed(rows: DataFrame, batch_id: int) -> None:
         bodies = [row[0] for row in rows.select("body").collect()]
@@ -98,7 +86,7 @@ def tail(spark: SparkSession, store: Path, messages: int) -> dict[str, Any]:
         writer.kill()
         writer.wait()
     counted = sorted(delays[SETTLING:])
-    return {"rate": statistics.median(counted), "p99": counted[int(len(counted) * 0.99)], "cpu": cpu_seconds() - cpu}
+    return {"rate": statistics.median(counted), "p99": counted[int(len(counted) * 0.99)], "cpu": processor_s() - cpu}
 
 
 def main(arguments: list[str]) -> None:

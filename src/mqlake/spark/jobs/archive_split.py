@@ -170,14 +170,14 @@ class Survey:
         large = np.flatnonzero(sizes * MAX_FILES >= max(1, sizes.sum()))
         file_of = np.full(len(self._names), len(large), np.int16)
         file_of[large] = np.arange(len(large))
-        names: list[tuple[str, int] | None] = [list(self._names)[number] for number in large]
+        known = list(self._names)
+        names = [*(known[number] for number in large), None]
         files = file_of[self._numbers]
         order = np.argsort(files, kind="stable")
         starts = np.flatnonzero(np.diff(files[order], prepend=-1))
         for start, rows in zip(starts, np.split(order, starts[1:]), strict=True):
             times = self._times[rows]
-            name = [*names, None][files[order[start]]]
-            yield FilePlan(name, self._offsets[rows], int(times.min()), int(times.max()))
+            yield FilePlan(names[files[order[start]]], self._offsets[rows], int(times.min()), int(times.max()))
 
     def prove(self, gaps: list[Gap], rows: int) -> None:
         """Each byte of the split is in one record or one gap, and each record that is in no gap is a row."""
