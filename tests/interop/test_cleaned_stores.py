@@ -10,7 +10,8 @@ import pytest
 
 from mqlake import MessageStore, RetentionConfig, StoreConfig
 from tests.helpers import covers
-from tests.interop.rocketmq import RocketMQ, available
+from tests.interop.marks import WITH_ROCKETMQ
+from tests.interop.rocketmq import RocketMQ
 from tests.interop.test_shared_stores import (
     SETTINGS,
     VERSIONS,
@@ -22,11 +23,7 @@ from tests.interop.test_shared_stores import (
     plain_lines,
 )
 
-pytestmark = [
-    pytest.mark.skipif(available() is not None, reason=f"real RocketMQ cannot run here: {available()}"),
-    pytest.mark.timeout(900),
-    pytest.mark.xdist_group("rocketmq"),
-]
+pytestmark = WITH_ROCKETMQ
 
 
 def cleaned_store(path: Path) -> None:

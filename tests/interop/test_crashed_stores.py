@@ -14,14 +14,11 @@ import pytest
 
 from mqlake import MessageStore, StoreConfig
 from tests.helpers import covers
-from tests.interop.rocketmq import RocketMQ, available
+from tests.interop.marks import WITH_ROCKETMQ
+from tests.interop.rocketmq import RocketMQ
 from tests.interop.test_shared_stores import SETTINGS, VERSIONS, comparable, our_lines, plain_lines
 
-pytestmark = [
-    pytest.mark.skipif(available() is not None, reason=f"real RocketMQ cannot run here: {available()}"),
-    pytest.mark.timeout(900),
-    pytest.mark.xdist_group("rocketmq"),
-]
+pytestmark = WITH_ROCKETMQ
 
 WRITER = """
 import json, random, sys, threading

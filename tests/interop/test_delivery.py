@@ -14,14 +14,10 @@ import pytest
 from mqlake import MessageStore, StoreConfig
 from tests.delivery.later import arrived, arrived_bodies, now_ms, order, step
 from tests.helpers import covers
-from tests.interop.rocketmq import available
+from tests.interop.marks import WITH_ROCKETMQ
 from tests.interop.rocketmq_broker import SETTINGS, run_broker
 
-pytestmark = [
-    pytest.mark.skipif(available() is not None, reason=f"real RocketMQ cannot run here: {available()}"),
-    pytest.mark.timeout(900),
-    pytest.mark.xdist_group("rocketmq"),
-]
+pytestmark = WITH_ROCKETMQ
 
 
 def open_store(path: Path, **settings: Any) -> MessageStore:

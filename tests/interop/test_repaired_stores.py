@@ -14,15 +14,12 @@ from mqlake.store.repair import repair
 from mqlake.torture.faults.damage import damage
 from mqlake.torture.pristine import CONFIG
 from tests.helpers import LOG_FILE, message, open_small
-from tests.interop.rocketmq import VERSIONS, RocketMQ, available
+from tests.interop.marks import WITH_ROCKETMQ
+from tests.interop.rocketmq import VERSIONS, RocketMQ
 from tests.interop.test_shared_stores import SETTINGS
 from tests.torture.repaired import flip_and_repair
 
-pytestmark = [
-    pytest.mark.skipif(available() is not None, reason=f"real RocketMQ cannot run here: {available()}"),
-    pytest.mark.timeout(900),
-    pytest.mark.xdist_group("rocketmq"),
-]
+pytestmark = WITH_ROCKETMQ
 
 Line = dict[str, Any]
 DAMAGES = [("flip_bit", 3), ("zero_pages", 2), ("truncate", 4), ("delete", 9), ("swap", 1)]

@@ -13,7 +13,8 @@ pytest.importorskip("pyspark")
 from mqlake import MessageStore, StoreConfig
 from mqlake.spark import archive, replay
 from mqlake.store.repair import repair
-from tests.interop.rocketmq import RocketMQ, available
+from tests.interop.marks import WITH_ROCKETMQ
+from tests.interop.rocketmq import RocketMQ
 from tests.interop.test_repaired_stores import compare
 from tests.interop.test_shared_stores import (
     SETTINGS,
@@ -26,11 +27,7 @@ from tests.interop.test_shared_stores import (
 )
 from tests.lake.jobs import NO_SPARK, run_here, run_jobs_here
 
-pytestmark = [
-    pytest.mark.skipif(available() is not None, reason=f"real RocketMQ cannot run here: {available()}"),
-    pytest.mark.timeout(900),
-    pytest.mark.xdist_group("rocketmq"),
-]
+pytestmark = WITH_ROCKETMQ
 CONFIG = StoreConfig.from_properties(SETTINGS)
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from mqlake import Message, MessageStore, StoreConfig
-from tests.interop.rocketmq import RocketMQ, available
+from tests.interop.marks import WITH_ROCKETMQ
+from tests.interop.rocketmq import RocketMQ
 
 SETTINGS = {
     "mappedFileSizeCommitLog": "65536",
@@ -23,11 +24,7 @@ SETTINGS = {
 }
 VERSIONS = ["4.9.8", "5.5.1"]
 
-pytestmark = [
-    pytest.mark.skipif(available() is not None, reason=f"real RocketMQ cannot run here: {available()}"),
-    pytest.mark.timeout(900),
-    pytest.mark.xdist_group("rocketmq"),
-]
+pytestmark = WITH_ROCKETMQ
 
 
 def messages(seed: int, count: int) -> list[Message]:

@@ -13,7 +13,8 @@ from mqlake.files.layout import Layout
 from mqlake.store.batches import Fence, commit_parts
 from mqlake.store.pack import Packer
 from mqlake.store.staging import Staging
-from tests.interop.rocketmq import RocketMQ, available
+from tests.interop.marks import WITH_ROCKETMQ
+from tests.interop.rocketmq import RocketMQ
 from tests.interop.test_shared_stores import (
     SETTINGS,
     comparable,
@@ -24,11 +25,7 @@ from tests.interop.test_shared_stores import (
     plain_lines,
 )
 
-pytestmark = [
-    pytest.mark.skipif(available() is not None, reason=f"real RocketMQ cannot run here: {available()}"),
-    pytest.mark.timeout(900),
-    pytest.mark.xdist_group("rocketmq"),
-]
+pytestmark = WITH_ROCKETMQ
 CONFIG = StoreConfig.from_properties(SETTINGS)
 
 
