@@ -3,7 +3,8 @@
 Run as a program: `python -m benchmarks.kafka.compare WORKLOAD DIRECTORY [mib=1024] [body=896] [rounds=3]`. Store and
 topic are made in DIRECTORY when they are not there. Prints one JSON line: medians in seconds of both, GiB of the log.
 
-The topic has four partitions and is filled from the store; a Kafka record has the message's body and its first key.
+The topic has four partitions and is filled from the store; a Kafka record has the message's body, its key, and its
+other properties as headers, which are read on both sides.
 Both sides run three times before they are timed. "parquet" is the archive job here, and Spark's own writer there.
 """
 
@@ -26,6 +27,12 @@ TOPIC = "messages"
 BATCH_BYTES = 256 << 20
 FILLING = {"kafka.enable.idempotence": "false", "kafka.linger.ms": "50", "kafka.batch.size": "262144"}
 """The broker makes the topic while it is written to, and takes the sequence numbers of the first batches for wrong."""
+RECORD = (
+    "keys[0] as key",
+    "body as value",
+    """transform(filter(map_entries(properties), entry -> entry.key <> 'KEYS'),
+        entry -> named_struct('key', entry.key, 'value', cast(entry.value as binary))) as headers""",
+)
 RUNS_PREPARED = "MQLAKE_BENCH_KAFKA"
 
 
@@ -66,8 +73,8 @@ def measure(workload: str, directory: Path, mib: int, body: int, rounds: int) ->
         shutil.rmtree(data, ignore_errors=True)
     with broker(data) as address:
         if not is_filled.exists():
-            rows = spark.read.format("mqlake").option("columns", "keys,body").load(str(store))
-            filling = rows.selectExpr("keys[0] as key", "body as value").write.format("kafka").options(**FILLING)
+            rows = spark.read.format("mqlake").option("columns", "keys,properties,body").load(str(store))
+            filling = rows.selectExpr(*RECORD).write.format("kafka").options(**FILLING)
             filling.option("kafka.bootstrap.servers", address).option("topic", TOPIC).save()
             is_filled.touch()
         count = spark.read.format("mqlake").option("columns", "size").load(str(store)).count()
@@ -102,27 +109,27 @@ class Sides:
         reader = self._spark.read.format("mqlake")
         return (reader.option("columns", columns) if columns else reader).load(str(self._store))
 
-    def _topic(self) -> Any:
-        reader = self._spark.read.format("kafka").option("kafka.bootstrap.servers", self._address)
-        return reader.option("subscribe", TOPIC).option("includeHeaders", "true").load()
+    def _topic(self, reader: Any) -> Any:
+        reader = reader.format("kafka").option("kafka.bootstrap.servers", self._address)
+        return reader.option("subscribe", TOPIC).option("includeHeaders", "true")
 
     def ours_full(self) -> None:
         self._messages().write.format("noop").mode("overwrite").save()
 
     def theirs_full(self) -> None:
-        self._topic().write.format("noop").mode("overwrite").save()
+        self._topic(self._spark.read).load().write.format("noop").mode("overwrite").save()
 
     def ours_count(self) -> None:
         self._messages("size").count()
 
     def theirs_count(self) -> None:
-        self._topic().count()
+        self._topic(self._spark.read).load().count()
 
     def ours_group(self) -> None:
         self._messages("topic").groupBy("topic").count().collect()
 
     def theirs_group(self) -> None:
-        self._topic().groupBy("topic").count().collect()
+        self._topic(self._spark.read).load().groupBy("topic").count().collect()
 
     def ours_parquet(self) -> None:
         from mqlake.spark import archive
@@ -130,15 +137,14 @@ class Sides:
         archive(self._spark, str(self._store), str(self._out), index=False)
 
     def theirs_parquet(self) -> None:
-        self._topic().write.option("compression", "zstd").parquet(str(self._out / "files"))
+        self._topic(self._spark.read).load().write.option("compression", "zstd").parquet(str(self._out / "files"))
 
     def ours_catchup(self) -> None:
         reader = self._spark.readStream.format("mqlake").option("maxBytesPerTrigger", BATCH_BYTES)
         self._stream(reader.option("startingOffsets", "earliest").load(str(self._store)))
 
     def theirs_catchup(self) -> None:
-        reader = self._spark.readStream.format("kafka").option("kafka.bootstrap.servers", self._address)
-        reader = reader.option("subscribe", TOPIC).option("startingOffsets", "earliest")
+        reader = self._topic(self._spark.readStream).option("startingOffsets", "earliest")
         self._stream(reader.option("maxOffsetsPerTrigger", self._batch_rows).load())
 
     def _stream(self, rows: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import socket
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -32,17 +31,15 @@ SETTINGS = {
     "transactionTimeOut": "1000",
     "transactionCheckInterval": "1000",
     "transactionOpBatchInterval": "200",
+    "listenPort": "0",  # whichever are free
+    "haListenPort": "0",
 }
 
 
-def run_broker(
-    store_dir: Path, commands: Iterable[Mapping[str, Any]], settings: Mapping[str, str] = SETTINGS
-) -> list[dict[str, Any]]:
+def run_broker(store_dir: Path, commands: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Start a broker on a store, have it do what is said, stop it; its answers to commands that store something."""
     _build()
-    listen, replication = _free_port(), _free_port()
-    given = {**settings, "listenPort": str(listen), "haListenPort": str(replication)}
-    with _scratch(given) as scratch, tempfile.TemporaryDirectory(prefix="mqlake-interop-home-") as home:
+    with _scratch(SETTINGS) as scratch, tempfile.TemporaryDirectory(prefix="mqlake-interop-home-") as home:
         told = scratch / "commands.jsonl"
         told.write_text("".join(json.dumps(command) + "\n" for command in commands), "utf-8")
         classes = _TARGET / "classes"
@@ -65,11 +62,3 @@ def _build() -> None:
         if not stamp.exists() or stamp.stat().st_mtime < newest:
             _run(["mvn", "-q", "-B", "-f", str(_PROJECT / "pom.xml"), "clean", "compile"], _BUILD_TIMEOUT)
             stamp.touch()
-
-
-def _free_port() -> int:
-    """A port of the loopback that nobody has now. The broker takes the one two below it as well."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

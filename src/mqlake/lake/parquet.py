@@ -1,4 +1,4 @@
-"""A Parquet file of the lake: written under another name, synced, renamed; its CRC is taken on the way.
+"""A Parquet file of the lake: written under another name, synced, renamed; its CRC is taken before anyone knows it.
 
 Names follow from what a file holds (store, range), so a task that runs again replaces its own file by the same one.
 Until a commit names it, a file is nothing.
@@ -6,6 +6,7 @@ Until a commit names it, a file is nothing.
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 from collections.abc import Collection, Iterable, Sequence
@@ -61,12 +62,12 @@ class ParquetFile:
         self._path = root / path
         self._made = self._path.with_name(f"{self._path.name}.{os.getpid()}.{threading.get_ident()}{NEW}")
         make_folders(root, self._path.parent)
-        self._descriptor = os.open(self._made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        self._sink = _Sink(self._descriptor)
+        self._sink = pa.OSFile(str(self._made), "wb")
+        self._file = self._made.open("rb")  # for the CRC and the sync
         self._rows = 0
         leaves = [leaf for field in schema for leaf in _leaves(field)]
         self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._sink, "w"),
+            self._sink,
             schema,
             compression={leaf: "none" if leaf in plain else "zstd" for leaf in leaves},
             compression_level={leaf: ZSTD_LEVEL for leaf in leaves if leaf not in plain},
@@ -83,17 +84,18 @@ class ParquetFile:
     def close(self) -> Written:
         """Durable but for its name: `sync_names` sees to those."""
         self._writer.close()
-        os.fsync(self._descriptor)
+        self._sink.close()
+        with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            written = Written(self._rows, len(content), crc32(content))
+        os.fsync(self._file.fileno())
         self._made.rename(self._path)
-        self._sink.dropped = True
-        os.close(self._descriptor)
-        return Written(self._rows, self._sink.size, self._sink.crc)
+        self._file.close()
+        return written
 
     def drop(self) -> None:
         """Nothing is left of it, unless it has its name."""
-        if not self._sink.dropped:
-            self._sink.dropped = True
-            os.close(self._descriptor)
+        if not self._file.closed:
+            self._file.close()
             self._made.unlink(missing_ok=True)
 
 
@@ -111,36 +113,6 @@ def shrinks(column: pa.Array) -> bool:
     sample = values.slice(0, min(SAMPLE_BYTES, values.size))
     compressed: bytes = pa.compress(sample, "zstd", asbytes=True)
     return len(compressed) <= SHRUNK * int(sample.size)
-
-
-class _Sink:
-    """What pyarrow writes to."""
-
-    closed = False
-    dropped = False
-    """Nothing more is written: pyarrow writes a footer even as it is forgotten, and the descriptor may be another's."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self.size = 0
-        self.crc = 0
-
-    def write(self, data: bytes) -> int:
-        left = memoryview(b"" if self.dropped else data)
-        self.crc = crc32(left, self.crc)
-        self.size += len(left)
-        while left:
-            left = left[os.write(self._descriptor, left) :]
-        return len(data)
-
-    def tell(self) -> int:
-        return self.size
-
-    def flush(self) -> None:
-        """All is written at once."""
-
-    def close(self) -> None:
-        """The descriptor is closed elsewhere, behind its sync."""
 
 
 def make_folders(root: Path, folder: Path) -> None:

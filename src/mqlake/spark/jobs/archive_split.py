@@ -175,9 +175,13 @@ class Survey:
         files = file_of[self._numbers]
         order = np.argsort(files, kind="stable")
         starts = np.flatnonzero(np.diff(files[order], prepend=-1))
-        for start, rows in zip(starts, np.split(order, starts[1:]), strict=True):
-            times = self._times[rows]
-            yield FilePlan(names[files[order[start]]], self._offsets[rows], int(times.min()), int(times.max()))
+        if not len(starts):
+            return
+        offsets, times = self._offsets[order], self._times[order]
+        first, last = np.minimum.reduceat(times, starts), np.maximum.reduceat(times, starts)
+        for number, rows in enumerate(np.split(offsets, starts[1:])):
+            name = names[files[order[starts[number]]]]
+            yield FilePlan(name, rows, int(first[number]), int(last[number]))
 
     def prove(self, gaps: list[Gap], rows: int) -> None:
         """Each byte of the split is in one record or one gap, and each record that is in no gap is a row."""
