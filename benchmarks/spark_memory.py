@@ -17,8 +17,9 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.spark import to_noop, write
-from mqlake.spark import session
+from benchmarks.spark import to_noop
+from benchmarks.spark_store import local_session, store_in
+from benchmarks.turns import settings_of
 
 SAMPLE_S = 0.1
 
@@ -49,9 +50,7 @@ class Peaks(threading.Thread):
 
 
 def fleet(directory: Path, mib: int, body: int) -> list[str]:
-    first = directory / f"spark-{min(mib, 1024)}-{body}"
-    if not first.exists():
-        write(first, min(mib, 1024), body)
+    first = store_in(directory, {"mib": min(mib, 1024), "body": body})
     stores = [str(first)]
     for number in range(1, max(1, mib // 1024)):
         copy = directory / f"linked-{body}-{number}"
@@ -63,10 +62,9 @@ def fleet(directory: Path, mib: int, body: int) -> list[str]:
 
 def main(arguments: list[str]) -> None:
     directory, *rest = arguments
-    settings = {"mib": 8192, "body": 180, **{k: int(v) for k, v in (item.split("=") for item in rest)}}
+    settings = settings_of(rest, mib=8192)
     stores = fleet(Path(directory), settings["mib"], settings["body"])
-    spark = session("local[2]", spark_ui_enabled="false", spark_driver_memory="1g")
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = local_session(spark_driver_memory="1g")
     peaks = Peaks()
     peaks.start()
     began = time.perf_counter()

@@ -45,6 +45,7 @@ def pair(
 
     def ours(bench: Bench) -> float:
         last.update(bench.spark(module, workload, body=body))
+        bench.notes["stolen"] = last["stolen"]
         return last["ours"] / (last["gib"] if per_gib else 1)
 
     def theirs(bench: Bench) -> float:
@@ -56,7 +57,7 @@ def pair(
 def streamed(workload: str) -> Measure:
     def measure(bench: Bench) -> float:
         result = bench.spark("spark_stream", workload, body=SMALL)
-        bench.notes |= {name: value for name, value in result.items() if name in ("cpu", "p99", "gib")}
+        bench.notes |= {name: value for name, value in result.items() if name in ("cpu", "p99", "gib", "stolen")}
         return rate_of(result)
 
     return measure
@@ -67,8 +68,9 @@ def sink(name: str, title: str) -> Row:
 
     def ours(bench: Bench) -> float:
         last.update(bench.spark("spark_sink", body=SMALL))
-        bench.notes["our CPU, s/GiB"] = last["oursCpu"] / last["gib"]
-        bench.notes["their CPU, s/GiB"] = last["theirsCpu"] / last["gib"]
+        bench.notes["stolen"] = last["stolen"]
+        bench.notes["our CPU, s/GiB"] = (last["oursJava"] + last["oursPython"]) / last["gib"]
+        bench.notes["their CPU, s/GiB"] = (last["theirsJava"] + last["theirsPython"]) / last["gib"]
         return last["rows"] / last["ours"]
 
     return Row(name, title, "", ours, lambda bench: last["rows"] / last["theirs"], "rows/s")

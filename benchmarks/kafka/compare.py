@@ -1,11 +1,10 @@
 """One workload on the store and on a Kafka topic with the same messages, in one Spark session, taking turns.
 
 Run as a program: `python -m benchmarks.kafka.compare WORKLOAD DIRECTORY [mib=1024] [body=896] [rounds=3]`. Store and
-topic are made in DIRECTORY when they are not there. Prints one JSON line: medians in seconds of both, GiB of the log.
+topic are made in DIRECTORY when they are not there. Prints one JSON line: what `turns.in_turns` says, GiB of the log.
 
 The topic has four partitions and is filled from the store; a Kafka record has the message's body, its key, and its
-other properties as headers, which are read on both sides.
-Both sides run three times before they are timed. "parquet" is the archive job here, and Spark's own writer there.
+other properties as headers, which are read as well. "parquet" is the archive job here, and Spark's own writer there.
 """
 
 from __future__ import annotations
@@ -13,15 +12,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.kafka.broker import JARS, broker, connector_jars, fetch
+from benchmarks.spark_store import gib_of, local_session, store_in
+from benchmarks.turns import in_turns, settings_of
 
 TOPIC = "messages"
 BATCH_BYTES = 256 << 20
@@ -45,29 +43,14 @@ def main(arguments: list[str]) -> None:
         command = [sys.executable, "-m", "benchmarks.kafka.compare", *arguments]
         sys.exit(subprocess.run(command, env=environment, check=False).returncode)
     workload, directory, *rest = arguments
-    settings = {"mib": 1024, "body": 896, "rounds": 3, **{k: int(v) for k, v in (item.split("=") for item in rest)}}
-    print(json.dumps(measure(workload, Path(directory), **settings)))
+    print(json.dumps(measure(workload, Path(directory), settings_of(rest, body=896))))
 
 
-def measure(workload: str, directory: Path, mib: int, body: int, rounds: int) -> dict[str, Any]:
-    from benchmarks.spark import write
-    from mqlake import MessageStore
-    from mqlake.spark import session
-
-    store = directory / f"spark-{mib}-{body}"
-    if not store.exists():
-        write(store, mib, body)
-    with MessageStore.open(store, read_only=True) as opened:
-        size = opened.end_offset - opened.first_offset
-    spark = session(
-        "local[2]",
-        spark_ui_enabled="false",
-        spark_driver_memory="2g",
-        spark_sql_shuffle_partitions=2,
-        spark_jars=connector_jars(),
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    data = directory / f"kafka-{mib}-{body}"
+def measure(workload: str, directory: Path, settings: dict[str, int]) -> dict[str, Any]:
+    store = store_in(directory, settings)
+    gib = gib_of(store)
+    spark = local_session(spark_jars=connector_jars())
+    data = directory / store.name.replace("spark", "kafka")
     is_filled = data / "filled"
     if not is_filled.exists():
         shutil.rmtree(data, ignore_errors=True)
@@ -78,10 +61,10 @@ def measure(workload: str, directory: Path, mib: int, body: int, rounds: int) ->
             filling.option("kafka.bootstrap.servers", address).option("topic", TOPIC).save()
             is_filled.touch()
         count = spark.read.format("mqlake").option("columns", "size").load(str(store)).count()
-        sides = Sides(spark, store, address, directory / "out", max(1, count * BATCH_BYTES // size))
-        took = sides.turns(workload, rounds)
+        sides = Sides(spark, store, address, directory / "out", max(1, int(count * BATCH_BYTES / 2**30 / gib)))
+        took = sides.turns(workload, settings["rounds"])
     spark.stop()
-    return {**took, "gib": size / 2**30}
+    return {**took, "gib": gib}
 
 
 class Sides:
@@ -91,19 +74,8 @@ class Sides:
         self._spark, self._store, self._address, self._out, self._batch_rows = spark, store, address, out, batch_rows
 
     def turns(self, workload: str, rounds: int) -> dict[str, float]:
-        from benchmarks.spark import WARM_UPS
-
-        took: dict[str, list[float]] = {"ours": [], "theirs": []}
-        for number in range(WARM_UPS + rounds):
-            for side, times in took.items():
-                run: Callable[[], None] = getattr(self, f"{side}_{workload}")
-                shutil.rmtree(self._out, ignore_errors=True)
-                began = time.perf_counter()
-                run()
-                if number >= WARM_UPS:
-                    times.append(time.perf_counter() - began)
-        shutil.rmtree(self._out, ignore_errors=True)
-        return {side: statistics.median(times) for side, times in took.items()}
+        sides = {side: getattr(self, f"{side}_{workload}") for side in ("ours", "theirs")}
+        return in_turns(sides, rounds, lambda: shutil.rmtree(self._out, ignore_errors=True))
 
     def _messages(self, columns: str = "") -> Any:
         reader = self._spark.read.format("mqlake")
