@@ -105,21 +105,26 @@ def test_durability_can_be_chosen_for_one_put(tmp_path: Path, log_syncs: list[st
 def test_one_sync_serves_everyone_who_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_syncs: list[str]
 ) -> None:
-    counted = os.fdatasync
+    counted, all_there = os.fdatasync, threading.Event()
 
     def slow(descriptor: int) -> None:
-        time.sleep(0.02)
+        all_there.wait(10)
         counted(descriptor)
 
-    monkeypatch.setattr(os, "fdatasync", slow)
     with open_small(tmp_path / "s", flush=SYNC) as store:
-        threads = [threading.Thread(target=store.put, args=(message(i),)) for i in range(20)]
+        first = store.put(message(0, queue_id=0))
+        size = first.end - first.physical_offset
+        monkeypatch.setattr(os, "fdatasync", slow)
+        syncs = len(log_syncs)
+        threads = [threading.Thread(target=store.put, args=(message(0, queue_id=0),)) for _ in range(20)]
         for thread in threads:
             thread.start()
+        assert eventually(lambda: store.stats().appended_end == first.end + 20 * size)
+        all_there.set()
         for thread in threads:
             thread.join()
         assert store.stats().durable_end == store.stats().appended_end
-    assert len(log_syncs) <= 6
+        assert len(log_syncs) <= syncs + 3
 
 
 @covers("L5", "L6")
@@ -183,7 +188,7 @@ def test_an_interrupted_sync_is_no_acknowledgement_and_nobody_hangs(
     began = time.monotonic()
     with pytest.raises(StoreFailed, match="Interrupted"):
         store.put(message(3, queue_id=0))
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 4
     assert store.stats().durable_end == first.end
     store.close()
 
@@ -197,8 +202,9 @@ def test_every_waiter_of_a_failed_sync_learns_it(tmp_path: Path, monkeypatch: py
 
     def put(number: int) -> None:
         try:
-            receipt = store.put(message(number))
-            outcomes.append("acknowledged" if store.stats().durable_end >= receipt.end else "lied")
+            while True:
+                receipt = store.put(message(number))
+                outcomes.append("acknowledged" if store.stats().durable_end >= receipt.end else "lied")
         except StoreFailed:
             outcomes.append("refused")
 
@@ -207,9 +213,8 @@ def test_every_waiter_of_a_failed_sync_learns_it(tmp_path: Path, monkeypatch: py
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(outcomes) == 40
     assert "lied" not in outcomes
-    assert outcomes.count("refused") > 0
+    assert outcomes.count("refused") == 40
 
     async def refused() -> None:
         with pytest.raises(StoreFailed):
@@ -225,16 +230,17 @@ def test_a_sync_that_hangs_is_a_timeout_and_not_an_acknowledgement(
 ) -> None:
     store = open_small(tmp_path / "s", flush=FlushConfig(sync=True, timeout_ms=100))
     store.put(message(0))
-    real, release = os.fdatasync, threading.Event()
+    real, entered, release = os.fdatasync, threading.Event(), threading.Event()
 
     def hanging(descriptor: int) -> None:
+        entered.set()
         release.wait(5)
         real(descriptor)
 
     monkeypatch.setattr(os, "fdatasync", hanging)
     leader = threading.Thread(target=store.put, args=(message(1),))
     leader.start()
-    time.sleep(0.05)
+    assert entered.wait(5)
     with pytest.raises(FlushTimeout, match="100 ms"):
         store.put(message(2))
 
@@ -271,7 +277,7 @@ def test_a_store_that_closes_under_a_running_loop_answers_its_waiters_and_leaves
         store.close()
         began = time.monotonic()
         receipts = await asyncio.gather(*puts)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 4
         assert all(receipt.durability is Durability.DISK for receipt in receipts)
         heard = asyncio.Event()
         ends = os.pipe()  # gets the number that the store's bell had
@@ -339,7 +345,7 @@ def test_a_pool_without_a_free_buffer_refuses_at_once_when_it_is_told_to_fail_fa
         with pytest.raises(DiskFull, match="no buffer of the transient pool is free"):
             for _ in range(4):
                 store.put(Message("t", bytes(40_000), queue_id=0))
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 4
         store.flush()
         store.put(Message("t", bytes(40_000), queue_id=0))
 

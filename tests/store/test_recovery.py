@@ -105,9 +105,9 @@ def test_a_checkpoint_of_80000_queues_is_small_and_quickly_read() -> None:
     ends = {f"topic-{number:05d}": dict.fromkeys(range(8), 123_456) for number in range(10_000)}
     data = Checkpoint(queue_ends=ends, index=IndexMark(files=("2",), header=bytes(40))).encode()
     assert len(data) < 4 << 20
-    began = time.monotonic()
+    began = time.process_time()
     found = decode_checkpoint(data)
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
     assert found is not None
     assert found.queue_ends == ends
 
