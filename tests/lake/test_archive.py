@@ -141,16 +141,23 @@ def test_bodies_that_do_not_get_smaller_are_not_compressed(tmp_path: Path, lake:
         for number in range(40):
             opened.put(message(number, topic="random", body=os.urandom(500)))
             opened.put(message(number, topic="plain", body=b"a body like the one before it " * 15))
-    run(tmp_path / "store", lake)
-    columns = {
-        (file.topic, column.path_in_schema): column.compression
-        for file in Lake.open(lake).snapshot().files("messages")
-        for group in [pq.read_metadata(lake / file.path).row_group(0)]
-        for column in map(group.column, range(group.num_columns))
-    }
-    assert columns.pop(("random", "body")) == "UNCOMPRESSED"
-    assert set(columns.values()) == {"ZSTD"} and len(columns) > 30
-    assert rows_in(lake) == rows_of(tmp_path / "store", includeInternal="true")
+    run(tmp_path / "store", lake, split_size="20k")
+
+    def check() -> None:
+        columns = {
+            (file.topic, column.path_in_schema): column.compression
+            for file in Lake.open(lake).snapshot().files("messages")
+            for group in [pq.read_metadata(lake / file.path).row_group(0)]
+            for column in map(group.column, range(group.num_columns))
+        }
+        assert columns.pop(("random", "body")) == "UNCOMPRESSED"
+        assert set(columns.values()) == {"ZSTD"} and len(columns) > 30
+        assert rows_in(lake) == rows_of(tmp_path / "store", includeInternal="true")
+
+    check()
+    done = compact(NO_SPARK, str(lake))
+    assert done.files_after < done.files_before
+    check()
 
 
 def test_damage_and_markers_are_listed_gaps_and_the_rest_is_archived(store: Path, lake: Path) -> None:

@@ -106,13 +106,15 @@ def _leaves(field: pa.Field) -> list[str]:
     return [f"{field.name}.list.element"] if pa.types.is_list(field.type) else [field.name]
 
 
-def shrinks(column: pa.Array) -> bool:
-    """Whether compressing binary values is worth its time, judged by the first of them: many bodies are compressed
+def plain_columns(body: pa.Array) -> tuple[str, ...]:
+    """Columns of messages that are not worth the time to compress them, judged by the first bodies: many are compressed
     already, or encrypted."""
-    values = column.buffers()[2]
+    values = body.buffers()[2]
+    if values is None:
+        return ()
     sample = values.slice(0, min(SAMPLE_BYTES, values.size))
     compressed: bytes = pa.compress(sample, "zstd", asbytes=True)
-    return len(compressed) <= SHRUNK * int(sample.size)
+    return () if len(compressed) <= SHRUNK * int(sample.size) else ("body",)
 
 
 def make_folders(root: Path, folder: Path) -> None:

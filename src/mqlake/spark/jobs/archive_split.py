@@ -29,7 +29,7 @@ from mqlake.files.names import file_name
 from mqlake.kernel import crc32
 from mqlake.lake.entries import MARKER, Gap, LakeFile, Seam, done
 from mqlake.lake.messages import MESSAGES
-from mqlake.lake.parquet import ParquetFile, Written, shrinks, sync_names
+from mqlake.lake.parquet import ParquetFile, Written, plain_columns, sync_names
 from mqlake.lake.paths import messages_path
 from mqlake.lake.stores import Member, read_log
 from mqlake.logs.stretch import Stretch
@@ -223,7 +223,7 @@ class Files:
             return
         topic, date = _topic_and_date(plan)
         path = messages_path(self._member.identity, self._split.start, self._split.end, topic, date)
-        file = ParquetFile(self._root, path, IN_FILES, plain=() if shrinks(first.column("body")) else ("body",))
+        file = ParquetFile(self._root, path, IN_FILES, plain=plain_columns(first.column("body")))
         self._made.append(file)
         held: list[pa.RecordBatch] = []
         for batch in itertools.chain([first], batches):

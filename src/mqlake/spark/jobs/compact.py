@@ -22,7 +22,7 @@ from mqlake.lake import DONE, Lake, LakeFile, done, harvest
 from mqlake.lake.entries import TableName
 from mqlake.lake.index import write_rows
 from mqlake.lake.notes import TABLES
-from mqlake.lake.parquet import ParquetFile, sync_names, write_table
+from mqlake.lake.parquet import ParquetFile, plain_columns, sync_names, write_table
 from mqlake.lake.paths import messages_path, table_path
 from mqlake.lake.vacuum import GRACE_S, vacuum
 from mqlake.lake.verify import check_file
@@ -116,9 +116,11 @@ def merge_files(lake: str, merge: Merge) -> pa.Table:
 def _merge_messages(root: Path, merge: Merge) -> LakeFile:
     first, last = merge.files[0], merge.files[-1]
     path = messages_path(merge.identity, first.start, last.end, first.topic, first.date)
-    file = ParquetFile(root, path, IN_FILES)
+    tables = _row_groups(root, merge.files)
+    one = next(tables)
+    file = ParquetFile(root, path, IN_FILES, plain=plain_columns(one.column("body").chunk(0)))
     try:
-        for table in _row_groups(root, merge.files):
+        for table in itertools.chain([one], tables):
             file.write(table)
         written = file.close()
     except BaseException:
