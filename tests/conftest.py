@@ -1,10 +1,14 @@
-"""Says at the end what was compared with real RocketMQ, in counts."""
+"""For all tests: programs can be interrupted; and what was compared with real RocketMQ is said at the end, in counts."""
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell does it in the background; programs would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
