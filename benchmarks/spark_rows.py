@@ -45,7 +45,7 @@ def pair(
 
     def ours(bench: Bench) -> float:
         last.update(bench.spark(module, workload, body=body))
-        bench.notes["stolen"] = last["stolen"]
+        bench.notes["others"] = last["others"]
         return last["ours"] / (last["gib"] if per_gib else 1)
 
     def theirs(bench: Bench) -> float:
@@ -57,7 +57,7 @@ def pair(
 def streamed(workload: str) -> Measure:
     def measure(bench: Bench) -> float:
         result = bench.spark("spark_stream", workload, body=SMALL)
-        bench.notes |= {name: value for name, value in result.items() if name in ("cpu", "p99", "gib", "stolen")}
+        bench.notes |= {name: value for name, value in result.items() if name in ("cpu", "p99", "gib", "others")}
         return rate_of(result)
 
     return measure
@@ -68,7 +68,7 @@ def sink(name: str, title: str) -> Row:
 
     def ours(bench: Bench) -> float:
         last.update(bench.spark("spark_sink", body=SMALL))
-        bench.notes["stolen"] = last["stolen"]
+        bench.notes["others"] = last["others"]
         bench.notes["our CPU, s/GiB"] = (last["oursJava"] + last["oursPython"]) / last["gib"]
         bench.notes["their CPU, s/GiB"] = (last["theirsJava"] + last["theirsPython"]) / last["gib"]
         return last["rows"] / last["ours"]

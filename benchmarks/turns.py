@@ -1,7 +1,8 @@
-"""Sides that do the same work take turns in one process; what each took, and what the machine's owner took meanwhile.
+"""Sides that do the same work take turns in one process; what each took, and what others took of the machine meanwhile.
 
-On a virtual machine the host gives a part of the processors to others, now and then, and says so. A round in which that
-was more than a little says nothing of the sides: it is made again, and the quietest rounds count, whole ones only.
+Others are other programs, and those whom the host of a virtual machine gives its processors to, now and then. A round
+in which they had more than a little says nothing of the sides: it is made again, and the quietest rounds count, whole
+ones only.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from typing import NamedTuple
 
 WARM_UPS = 3
 """Java compiles what it runs often."""
-QUIET = 0.03
+QUIET = 0.05
 """The share of the processors that others may have had in a round that counts."""
 MOST_ROUNDS = 4
 """How many times as many rounds as were asked for may be made, in search of quiet ones."""
 TICKS = os.sysconf("SC_CLK_TCK")
+BUSY = Path("/proc/stat")
 Side = Callable[[], object]
 
 
@@ -56,46 +58,48 @@ def used_s() -> Used:
     return total
 
 
-def stolen_s() -> float:
-    """Seconds that the processors of this machine were given to others, since it was started."""
-    return int(Path("/proc/stat").read_text().split()[8]) / TICKS
+def busy_s() -> float:
+    """Seconds that the processors of this machine were in use by anyone, or given to others by its host."""
+    user, nice, system, _idle, _waiting, interrupts, soft, stolen = map(int, BUSY.read_text().split()[1:9])
+    return (user + nice + system + interrupts + soft + stolen) / TICKS
 
 
 class Round(NamedTuple):
     """Each side once."""
 
-    stolen: float
+    others: float
+    """Their share of the processors."""
     took: dict[str, float]
 
 
 def in_turns(sides: Mapping[str, Side], rounds: int, before: Side = lambda: None) -> dict[str, float]:
     """Medians of the quietest rounds: seconds of each side, its processor time as `NAMEJava` and `NAMEPython`; and
-    `stolen`, the share of the processors that others had. `before` is done ahead of each, and not timed."""
+    `others`, the share of the processors that they had. `before` is done ahead of each, and not timed."""
     for _ in range(WARM_UPS):
         for side in sides.values():
             before()
             side()
     made: list[Round] = []
-    while sum(one.stolen <= QUIET for one in made) < rounds and len(made) < MOST_ROUNDS * rounds:
+    while sum(one.others <= QUIET for one in made) < rounds and len(made) < MOST_ROUNDS * rounds:
         made.append(_round(sides, before))
     before()
-    quiet = sorted(made, key=lambda one: one.stolen)[:rounds]
+    quiet = sorted(made, key=lambda one: one.others)[:rounds]
     medians = {name: statistics.median(one.took[name] for one in quiet) for name in quiet[0].took}
-    return {**medians, "stolen": statistics.median(one.stolen for one in quiet)}
+    return {**medians, "others": statistics.median(one.others for one in quiet)}
 
 
 def _round(sides: Mapping[str, Side], before: Side) -> Round:
     took: dict[str, float] = {}
-    stolen = total = 0.0
+    others = total = 0.0
     for name, side in sides.items():
         before()
-        used, lost, began = used_s(), stolen_s(), time.perf_counter()
+        used, busy, began = used_s(), busy_s(), time.perf_counter()
         side()
         took[name] = time.perf_counter() - began
         java, python = used_s().since(used)
         took |= {f"{name}Java": java, f"{name}Python": python}
-        stolen, total = stolen + stolen_s() - lost, total + took[name]
-    return Round(stolen / (total * (os.cpu_count() or 1)), took)
+        others, total = others + busy_s() - busy - java - python, total + took[name]
+    return Round(others / (total * (os.cpu_count() or 1)), took)
 
 
 def settings_of(arguments: list[str], **others: int) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""For all tests: programs can be interrupted; and what was compared with real RocketMQ is said at the end, in counts."""
+"""For all tests: programs can be interrupted; what was compared with real RocketMQ is said at the end, in counts."""
 
 from __future__ import annotations
 
