@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mqlake import CommitLogConfig, ConsumeQueueConfig, IndexConfig, Message, MessageStore
+from mqlake import CommitLogConfig, ConsumeQueueConfig, IndexConfig, Message, MessageStore, RetentionConfig
 from mqlake.logs.commit_log import LogWriter
 from mqlake.store.message_store import MessageStore as BareStore
 
@@ -22,6 +22,7 @@ SMALL_FILES: dict[str, Any] = {
     "commit_log": CommitLogConfig(file_size_bytes=LOG_FILE),
     "consume_queue": ConsumeQueueConfig(file_size_bytes=QUEUE_FILE),
     "index": IndexConfig(slot_count=100, entry_count=400),
+    "retention": RetentionConfig(enabled=False),  # how full the machine's disk is must not matter
 }
 
 

@@ -397,7 +397,7 @@ def test_a_queue_that_comes_later_is_read_from_its_first_message(store: MessageS
     with store.consumer("g", "orders", start="last") as consumer:
         assert consumer.poll() == []
         store.put(message(7, queue_id=9))
-        assert [(each.queue_id, each.body) for each in consumer.poll(5.0)] == [(9, b"body 7")]
+        assert [(each.queue_id, each.body) for each in consumer.poll(20.0)] == [(9, b"body 7")]
 
 
 def test_a_light_queue_is_consumed_by_its_own_numbers(store: MessageStore) -> None:
@@ -419,6 +419,7 @@ def test_damage_is_passed_over(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         store.create_topic("orders", 1)
         fill(store, 10)
+        store.wait_dispatched()
         receipt = store.get(store.first_offset)
         assert store._writer is not None
         file = store._writer.log_files.file_at(0)

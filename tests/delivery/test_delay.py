@@ -136,7 +136,7 @@ def test_a_message_without_a_queue_takes_the_turn_of_its_topic(tmp_path: Path) -
 
 def test_light_queues_get_a_delayed_message_when_it_is_delivered(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
-        for name, fields in (("later", {"delay_level": 2}), ("now", {}), ("timed", {"delay_s": 9})):
+        for name, fields in (("later", {"delay_level": 18}), ("now", {}), ("timed", {"delay_s": 3 * 3600})):
             store.put(order(name.encode(), properties={"INNER_MULTI_DISPATCH": "%LMQ%one"}, **fields))
         assert arrived_bodies(store, "%LMQ%one") == [b"now"]
         step(store, now_ms() + DAY_MS)
@@ -158,29 +158,32 @@ def test_a_level_that_was_shortened_holds_nobody_up(tmp_path: Path) -> None:
     """The entries of before say when they were to come; those behind them must not wait for that."""
     with open_small(tmp_path) as store:
         store.put(order(b"by the old levels", delay_level=18))
-    with open_small(tmp_path, config=StoreConfig(delay_levels=" ".join(["1s"] * 17 + ["10s"]))) as store:
+    with open_small(tmp_path, config=StoreConfig(delay_levels=" ".join(["1s"] * 17 + ["30m"]))) as store:
         store.put(order(b"by the new levels", delay_level=18))
-        step(store, now_ms() + 5_000)
+        step(store, now_ms() + HOUR_MS // 4)
         assert arrived(store) == []
-        step(store, now_ms() + 10_000)
+        step(store, now_ms() + HOUR_MS // 2)
         assert arrived_bodies(store) == [b"by the old levels", b"by the new levels"]
 
 
 @pytest.mark.parametrize("is_written", [True, False], ids=["progress", "no progress"])
-def test_a_crash_behind_a_delivery_does_not_deliver_again(tmp_path: Path, is_written: bool) -> None:
+def test_a_crash_behind_a_delivery_does_not_deliver_again(
+    tmp_path: Path, is_written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Progress was not written since: the log says what was delivered."""
+    monkeypatch.setattr("mqlake.delivery.scheduler.KEEP_MS", 10 * DAY_MS)
     with open_small(tmp_path / "s") as store:
         for number in range(20):
-            store.put(order(b"%d" % number, delay_level=1 + number % 2))
+            store.put(order(b"%d" % number, delay_level=17 + number % 2))
         began_ms = now_ms()
         if is_written:
             store.flush()
             step(store, began_ms)
-        step(store, began_ms + 2_000)
+        step(store, began_ms + HOUR_MS)
         crashed = as_a_crash_leaves_it(store, tmp_path / "crashed")
-        assert not is_written or progress_of(crashed)["1"] == 0, "the test is about progress that is behind"
+        assert not is_written or progress_of(crashed)["17"] == 0, "the test is about progress that is behind"
     with open_small(crashed) as store:
-        step(store, began_ms + 2_000)
+        step(store, began_ms + HOUR_MS)
         assert arrived_bodies(store) == [b"%d" % n for n in range(0, 20, 2)]
         step(store, now_ms() + DAY_MS)
         assert sorted(map(int, arrived_bodies(store))) == list(range(20))
@@ -219,7 +222,7 @@ def test_progress_is_written_behind_the_log(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_damaged_record_is_reported_and_the_others_come(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with open_small(tmp_path) as store:
-        receipts = [store.put(order(b"%d" % n, delay_level=2)) for n in range(3)]
+        receipts = [store.put(order(b"%d" % n, delay_level=18)) for n in range(3)]
     log = next((tmp_path / "commitlog").iterdir())
     with log.open("r+b") as file:
         file.seek(receipts[1].physical_offset + 88)

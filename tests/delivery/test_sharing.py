@@ -291,7 +291,7 @@ def test_another_process_follows_with_progress_of_its_own_and_a_shared_group_is_
                 print(sum(1 for _ in consumer))
             print("ready", flush=True)
             sys.stdin.readline()
-            with reader.consumer("g", "orders", progress={str(tmp_path / "mine.json")!r}, idle_s=5) as consumer:
+            with reader.consumer("g", "orders", progress={str(tmp_path / "mine.json")!r}, idle_s=30) as consumer:
                 print(sum(1 for _, _ in zip(range(5), consumer)))
             try:
                 reader.consumer("g", "nowhere", progress="memory")
@@ -304,6 +304,6 @@ def test_another_process_follows_with_progress_of_its_own_and_a_shared_group_is_
     assert "across processes that is a broker's work" in told[0] and 'progress="memory"' in told[0]
     assert told[1:] == ["10", "ready"]
     fill(store, 5, 10)
-    rest, _ = child.communicate("\n", timeout=30)
+    rest, _ = child.communicate("\n", timeout=60)
     assert rest.splitlines()[0] == "5" and "'nowhere': not in this store" in rest
     assert store.groups() == []

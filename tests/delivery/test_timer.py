@@ -55,8 +55,7 @@ def test_a_timed_message_comes_at_its_millisecond(tmp_path: Path) -> None:
 def test_the_thread_delivers_by_itself_and_never_early(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         first_ms = now_ms() + 1_000
-        for number in range(10):
-            store.put(order(b"%d" % number, deliver_at=first_ms + 10 * number))
+        store.put_many([order(b"%d" % number, deliver_at=first_ms + 10 * number) for number in range(10)])
         assert eventually(lambda: len(arrived(store)) == 10)
         for number, found in enumerate(arrived(store)):
             assert found.body == b"%d" % number

@@ -25,18 +25,24 @@ def maker(tmp_path: Path) -> Preallocator:
     return Preallocator(tmp_path / "spare", SIZE, warm=False, lock=False)
 
 
+def full(descriptor: int, offset: int, size: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
 @covers("D1", "D3", "C4")
-def test_taking_a_file_has_the_next_one_made_before_anyone_asks(maker: Preallocator, tmp_path: Path) -> None:
+def test_taking_a_file_has_the_next_one_made_before_anyone_asks(
+    maker: Preallocator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = maker.take(0)
     assert file.path.stat().st_blocks * 512 >= SIZE
-    assert eventually(lambda: names(tmp_path / "spare") == [f"{0:020d}", f"{SIZE:020d}"])
-    began = time.monotonic()
+    assert eventually(lambda: SIZE in maker._ready)
+    assert names(tmp_path / "spare") == [f"{0:020d}", f"{SIZE:020d}"]
+    monkeypatch.setattr(os, "posix_fallocate", full)  # no other can be made
     assert maker.take(SIZE).start == SIZE
-    assert time.monotonic() - began < preallocation.WAIT_S / 2
     maker.close()
 
 
@@ -45,18 +51,20 @@ def test_the_file_that_is_needed_now_comes_before_the_one_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
-    real = MappedFile.create
+    real, both_wanted = MappedFile.create, threading.Event()
 
     def slow(path: Path, start: int, size: int, *, reserve: bool) -> MappedFile:
         made.append(start)
-        time.sleep(0.05)
+        both_wanted.wait(10)
         return real(path, start, size, reserve=reserve)
 
     monkeypatch.setattr(MappedFile, "create", slow)
     maker = Preallocator(tmp_path / "spare", SIZE, warm=False, lock=False)
     takers = [threading.Thread(target=maker.take, args=(start,)) for start in (2 * SIZE, 0)]
-    for taker in takers:
+    for taker, start in zip(takers, (2 * SIZE, 0), strict=True):
         taker.start()
+        assert eventually(lambda wanted=start: wanted in maker._wanted)  # type: ignore[misc]
+    both_wanted.set()
     for taker in takers:
         taker.join()
     assert eventually(lambda: 3 * SIZE in made)
@@ -69,15 +77,9 @@ def test_a_disk_that_is_full_refuses_the_file_at_once_and_gives_it_once_there_is
     maker: Preallocator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.posix_fallocate
-
-    def full(descriptor: int, offset: int, size: int) -> None:
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr(os, "posix_fallocate", full)
-    began = time.monotonic()
-    with pytest.raises(DiskFull):
+    with pytest.raises(DiskFull, match="No space left"):  # one who had waited in vain would say so
         maker.take(0)
-    assert time.monotonic() - began < preallocation.WAIT_S / 2
     monkeypatch.setattr(os, "posix_fallocate", real)
     assert maker.take(0).start == 0
     maker.close()
@@ -87,10 +89,12 @@ def test_a_disk_that_is_full_refuses_the_file_at_once_and_gives_it_once_there_is
 def test_a_file_that_is_not_made_in_time_is_a_refusal_and_no_hang(
     maker: Preallocator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    refused = threading.Event()
     monkeypatch.setattr(preallocation, "WAIT_S", 0.1)
-    monkeypatch.setattr(os, "posix_fallocate", lambda *_: time.sleep(0.5))
+    monkeypatch.setattr(os, "posix_fallocate", lambda *_: refused.wait(30))
     with pytest.raises(DiskFull, match="not made within"):
         maker.take(0)
+    refused.set()
     maker.close()
 
 

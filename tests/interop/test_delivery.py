@@ -5,14 +5,13 @@ Nothing here depends on how fast a machine is: who is to deliver is the only one
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mqlake import MessageStore, StoreConfig
-from tests.delivery.later import arrived, arrived_bodies, now_ms, order, step
+from tests.delivery.later import arrived, arrived_bodies, as_a_crash_leaves_it, now_ms, order, step
 from tests.helpers import covers
 from tests.interop.marks import WITH_ROCKETMQ
 from tests.interop.rocketmq_broker import SETTINGS, run_broker
@@ -159,7 +158,7 @@ def test_after_a_crash_here_a_real_broker_loses_nothing(tmp_path: Path) -> None:
                 store.delivery.require_scheduler().timer().keep()
             store.put(order(b"%d" % number, deliver_at=due_ms + number))
         store.wait_dispatched()
-        shutil.copytree(tmp_path / "s", tmp_path / "crashed")
+        as_a_crash_leaves_it(store, tmp_path / "crashed")
     run_broker(tmp_path / "crashed", [until("orders", 10)])
     with open_store(tmp_path / "crashed", read_only=True) as store:
         came = arrived(store)

@@ -47,6 +47,14 @@ def start(call: Any) -> tuple[threading.Thread, list[Any]]:
     return thread, answers
 
 
+def rings_of(bell: int) -> int:
+    """How often it rang since this was asked last."""
+    try:
+        return os.eventfd_read(bell)
+    except BlockingIOError:
+        return 0
+
+
 def test_a_lone_waiter_syncs_all_that_is_appended_by_itself(log: Log) -> None:
     log.group.begin(10)
     log.group.write_to(log.descriptor, 0)
@@ -77,16 +85,16 @@ def test_the_first_sync_of_a_file_and_every_sync_with_the_pool_are_the_callers(l
 def test_who_comes_while_a_sync_runs_waits_for_the_next_one(log: Log) -> None:
     log.grow_to(100)
     assert log.group.wait(100, SECOND) == LEAD
-    early, early_answers = start(lambda: log.group.wait(100, 5 * SECOND))
+    early, early_answers = start(lambda: log.group.wait(100, 30 * SECOND))
     log.group.lead()
     log.grow_to(200)
-    late, late_answers = start(lambda: log.group.wait(200, 5 * SECOND))
+    late, late_answers = start(lambda: log.group.wait(200, 30 * SECOND))
     assert not early_answers
     assert not late_answers
     log.group.finish(100, 0)
-    early.join(5)
+    early.join(30)
     assert early_answers == [COVERED]
-    late.join(5)
+    late.join(30)
     assert late_answers == [LEAD], "the next sync is for the first of those who are left"
     log.group.lead()
     log.group.finish(200, 0)
@@ -106,13 +114,13 @@ def test_a_failed_sync_fails_all_who_wait_and_all_who_come_and_durable_stays(log
     log.group.begin(10)
     log.grow_to(100)
     assert log.group.wait(100, SECOND) == LEAD
-    waiters = [start(lambda: log.group.wait(100, 5 * SECOND)) for _ in range(4)]
-    server, served = start(lambda: log.group.serve(5 * SECOND))
+    waiters = [start(lambda: log.group.wait(100, 30 * SECOND)) for _ in range(4)]
+    server, served = start(lambda: log.group.serve(30 * SECOND))
     log.group.finish(0, 5)
     for thread, answers in waiters:
-        thread.join(5)
+        thread.join(30)
         assert answers == [FAILED]
-    server.join(5)
+    server.join(30)
     assert served == [FAILED]
     assert (log.group.durable, log.word[0], log.group.failure) == (10, 0, 5)
     log.group.finish(100, 0)
@@ -138,9 +146,9 @@ def test_a_sync_that_the_kernel_makes_itself_fails_with_its_errno(log: Log) -> N
 def test_a_failure_of_another_kind_ends_every_wait(log: Log) -> None:
     log.grow_to(100)
     assert log.group.wait(100, SECOND) == LEAD
-    waiter, answers = start(lambda: log.group.wait(100, 5 * SECOND))
+    waiter, answers = start(lambda: log.group.wait(100, 30 * SECOND))
     log.group.fail(28)
-    waiter.join(5)
+    waiter.join(30)
     assert answers == [FAILED]
     log.group.fail(5)
     assert log.group.failure == 28, "the first reason is the one that counts"
@@ -158,11 +166,10 @@ def test_the_server_syncs_what_was_requested_and_rings_the_bells(log: Log) -> No
         log.grow_to(100)
         log.group.request(100)
         assert eventually(lambda: log.group.durable == 100)
-        assert eventually(lambda: os.eventfd_read(bell) == 1)
-        with pytest.raises(BlockingIOError):
-            os.eventfd_read(silent)
+        assert eventually(lambda: rings_of(bell) == 1)
+        assert rings_of(silent) == 0
         log.group.stop()
-        server.join(5)
+        server.join(30)
         assert served == [STOPPED]
     finally:
         os.close(bell)
@@ -199,7 +206,7 @@ def test_many_waiters_are_all_covered(log: Log) -> None:
     for thread in threads:
         thread.join()
     log.group.stop()
-    server.join(5)
+    server.join(30)
     assert not wrong
     assert log.group.durable == end[0] == 401
     assert log.group.sync_count <= 400

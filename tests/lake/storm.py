@@ -17,6 +17,9 @@ from mqlake.store.gates import Gates
 from tests.helpers import message, open_small
 from tests.lake.jobs import NO_SPARK, run_here
 
+GRACE_S = 5
+"""Files that a compaction replaced stay for so long."""
+
 
 def write(store: Path, lake: Path, ledger: Path) -> None:
     descriptor = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -53,7 +56,7 @@ def run(started: Any, store: Path, lake: Path, rounds: int, split_size: str) -> 
         try:
             archive(started, str(store), str(lake), split_size=split_size, step_bytes=400_000)
             if number % 3 == 2:
-                compact(started, str(lake), target_bytes=1 << 20, grace_s=5)
+                compact(started, str(lake), target_bytes=1 << 20, grace_s=GRACE_S)
         except StoreError as error:
             print(f"{type(error).__name__}: {error}", flush=True)
             time.sleep(0.05)

@@ -153,10 +153,15 @@ def run_and_kill(path: Path, ledger: Path, checkpoint: Path, after_batches: int,
 
 def test_a_driver_that_is_killed_is_replaced_without_a_gap_or_a_repeat(spark: SparkSession, tmp_path: Path) -> None:
     path, ledger, checkpoint = tmp_path / "store", tmp_path / "ledger", tmp_path / "checkpoint"
-    write_store(path)
+    count = 600
+    write_store(path, count)
     run_and_kill(path, ledger, checkpoint, 3, random.Random())
-    killed_at = Ledger(ledger).offsets()
-    assert 0 < len(killed_at) < len(offsets_of(path))
+    while len(Ledger(ledger).offsets()) == len(offsets_of(path)):  # it had read all before it was killed
+        with open_small(path) as store:
+            put_messages(store, count, 600)
+        count += 600
+        run_and_kill(path, ledger, checkpoint, 3, random.Random())
+    assert Ledger(ledger).offsets()
     start(spark, path, Ledger(ledger), checkpoint, True, maxBytesPerTrigger="100k").awaitTermination()
     assert Ledger(ledger).offsets() == offsets_of(path)
 

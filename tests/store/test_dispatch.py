@@ -176,13 +176,13 @@ def test_with_sync_flush_nobody_sees_what_a_power_cut_could_take_back(
         assert bodies(store) == [b"body 0"]
 
         def waiting(descriptor: int) -> None:
-            release.wait(5)
+            release.wait(30)
             real(descriptor)
 
         monkeypatch.setattr(os, "fdatasync", waiting)
         putting = threading.Thread(target=store.put, args=(message(1, queue_id=0),))
         putting.start()
-        time.sleep(0.1)
+        assert eventually(lambda: store.stats().appended_end > store.stats().durable_end)
         assert bodies(store) == [b"body 0"]
         assert store.find("orders", "key-1") == []
         end = store.end_offset

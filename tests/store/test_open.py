@@ -173,7 +173,7 @@ def test_only_one_process_writes_and_the_other_learns_which(tmp_path: Path) -> N
 def test_a_reader_in_another_process_follows_a_live_store(tmp_path: Path) -> None:
     child = start_writer(tmp_path / "s", 300, 0.002)
     try:
-        assert eventually(lambda: (tmp_path / "s" / "consumequeue" / "orders" / "0").exists())
+        assert eventually(lambda: (tmp_path / "s" / "consumequeue" / "orders" / "0").exists(), 30)
         with MessageStore.open(tmp_path / "s", read_only=True, config=small_config()) as reader:
             found: list[bytes] = []
             deadline = time.monotonic() + 30
@@ -197,7 +197,7 @@ def test_a_reader_follows_a_writer_that_comes_after_it_and_one_that_comes_after_
                 store.put(message(number, queue_id=0))
                 store.put(message(number, topic=f"new{number}", queue_id=0))
                 store.wait_dispatched()
-                assert len(reader.read("orders", queue_id=0, start=number, wait_s=2)) == 1
+                assert len(reader.read("orders", queue_id=0, start=number, wait_s=10)) == 1
                 assert f"new{number}" in reader.topics()
         assert bodies(reader) == [b"body 0", b"body 1", b"body 2"]
 

@@ -47,5 +47,5 @@ def test_from_memory_only_the_newest_may_be_lost(tmp_path: Path) -> None:
     assert not lost_too_early(Served(places={1: (0, 0), 2: (1, 300)}), ledger)
     assert not lost_too_early(Served(), ledger)
     assert len(lost_too_early(Served(places={1: (0, 0), 3: (2, 600)}), ledger)) == 1
-    late = ledger_of(tmp_path, "A 1 0 0 0 5", "A 2 1 300 0 2000")
+    late = ledger_of(tmp_path, "A 1 0 0 0 5", "A 2 1 300 0 6000")
     assert len(lost_too_early(Served(), late)) == 1

@@ -10,7 +10,8 @@ from mqlake.torture.rows import ROWS
 from mqlake.torture.run import Torture
 from tests.helpers import covers
 
-SEED = 2026
+SEED = 2097
+"""The first case of each row acknowledges something before its fault, for machines that come no further."""
 SECONDS = {
     "shapes": 8,
     "cuts": 10,

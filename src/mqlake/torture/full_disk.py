@@ -20,7 +20,7 @@ from mqlake.torture.faults.smalldisk import NotPermitted, mount, unmount
 from mqlake.torture.judge import open_and_read
 from mqlake.torture.ledger import Ack, Ledger, lines_of, message_of, number_of
 from mqlake.torture.row import NotAllowed, Outcome, Row
-from mqlake.torture.writer import Plan, start_writer
+from mqlake.torture.writer import Plan, running_writer
 
 CYCLES = 10
 """In one life of a store."""
@@ -55,17 +55,15 @@ class FullDisk(Row):
         outcome = Outcome()
         plan = Plan(mode=rng.choice(("sync", "async")), disk_every=5, log_bytes=LOG_BYTES, pause_ms=1, patient=True)
         noted = folder / "ledger"
-        writer = start_writer(disk / "store", noted, plan, errors=folder / "writer.txt")
-        _await(lambda: _count(noted, "A") > 20, REFUSAL_S, writer)
-        for _ in range(CYCLES):
-            if writer.poll() is not None or outcome.broken:
-                break
-            self._cycle(outcome, disk, noted, writer, rng)
-        if writer.poll() is not None:
-            said = (folder / "writer.txt").read_text()[-300:]
-            outcome.count("errors", [said or "nothing"], f"the writer died with {writer.returncode} and said")
-        writer.kill()
-        writer.wait()
+        with running_writer(disk / "store", noted, plan, errors=folder / "writer.txt") as writer:
+            _await(lambda: _count(noted, "A") > 20, REFUSAL_S, writer)
+            for _ in range(CYCLES):
+                if writer.poll() is not None or outcome.broken:
+                    break
+                self._cycle(outcome, disk, noted, writer, rng)
+            if writer.poll() is not None:
+                said = (folder / "writer.txt").read_text()[-300:]
+                outcome.count("errors", [said or "nothing"], f"the writer died with {writer.returncode} and said")
         ledger = Ledger.read(noted)
         outcome.acknowledged = len(ledger.acks)
         served = open_and_read(disk / "store", plan.config(), rng)

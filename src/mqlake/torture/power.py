@@ -8,6 +8,7 @@ recovered or written on.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from mqlake.torture.faults.powercut import crash_state, watch_env
 from mqlake.torture.judge import open_and_read
 from mqlake.torture.ledger import Ledger
 from mqlake.torture.row import Outcome, Row
-from mqlake.torture.writer import Plan, start_writer
+from mqlake.torture.writer import Plan, running_writer
 
 STATES = 25
 """Built from one run."""
@@ -105,10 +106,9 @@ class Power(Row):
         last_sync = 0 if plan.closes and not life else rng.choice((rng.randrange(1, 40), rng.randrange(1, 250)))
         live, shadow, noted = folder / "live", folder / "shadow", folder / "ledger"
         env = watch_env(live, shadow, kill_at_sync=last_sync)
-        writer = start_writer(live, noted, plan, env, errors=folder / "writer.txt")
-        try:
+        with (
+            running_writer(live, noted, plan, env, errors=folder / "writer.txt") as writer,
+            contextlib.suppress(subprocess.TimeoutExpired),
+        ):
             writer.wait(RUN_S)
-        except subprocess.TimeoutExpired:
-            writer.kill()
-            writer.wait()
         return Run(live, shadow, plan, Ledger.read(noted))

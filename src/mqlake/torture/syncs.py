@@ -16,7 +16,7 @@ from mqlake.torture.faults.powercut import crash_state, watch_env
 from mqlake.torture.judge import Served, open_and_read
 from mqlake.torture.ledger import Ledger
 from mqlake.torture.row import Outcome, Row
-from mqlake.torture.writer import Plan, start_writer
+from mqlake.torture.writer import Plan, running_writer
 
 LAST_N = 200
 ERRORS = ("EIO", "ENOSPC")
@@ -41,18 +41,18 @@ class Syncs(Row):
         failing = failing_env(
             "fsync", "fdatasync", "msync", path=str(live), errno=error, after=n, times=times, log=noted
         )
-        writer = start_writer(live, noted, plan, watch_env(live, shadow, base=failing), errors=folder / "writer.txt")
+        env = watch_env(live, shadow, base=failing)
         outcome = Outcome()
-        try:
-            writer.wait(RUN_S)
-        except subprocess.TimeoutExpired:
-            writer.kill()
-            outcome.count("errors", [f"{RUN_S:.0f} s"], "the writer did not end within")
+        with running_writer(live, noted, plan, env, errors=folder / "writer.txt") as writer:
+            try:
+                writer.wait(RUN_S)
+            except subprocess.TimeoutExpired:
+                outcome.count("errors", [f"{RUN_S:.0f} s"], "the writer did not end within")
         ledger = Ledger.read(noted)
         outcome.faults = int(bool(ledger.failed_syncs))
         if not ledger.failed_syncs:
             outcome.count("errors", [n], "the writer ended before its sync number")
-        if writer.wait() != 0:
+        if writer.returncode != 0:
             outcome.count(
                 "errors", [(folder / "writer.txt").read_text()[-300:]], f"the writer left with {writer.returncode}"
             )

@@ -19,6 +19,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,13 +90,19 @@ class Plan:
         )
 
 
-def start_writer(
+@contextmanager
+def running_writer(
     store: Path, ledger: Path, plan: Plan, env: dict[str, str] | None = None, *, errors: Path
-) -> subprocess.Popen[bytes]:
-    """Start a writer; what it says on standard error goes to a file."""
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A writer, killed and gone behind the block; what it says on standard error goes to a file."""
     command = [sys.executable, "-m", "mqlake.torture.writer", str(store), str(ledger)]
     with errors.open("ab") as file:
-        return subprocess.Popen([*command, json.dumps(dataclasses.asdict(plan))], env=env, stdout=file, stderr=file)
+        writer = subprocess.Popen([*command, json.dumps(dataclasses.asdict(plan))], env=env, stdout=file, stderr=file)
+    try:
+        yield writer
+    finally:
+        writer.kill()
+        writer.wait()
 
 
 class Session:
