@@ -1,27 +1,82 @@
-"""No Java, or an old one: said with what was found, what is needed and how to get it."""
+"""A session that suits the source; no Java, or an old one: what was found, what is needed and how to get it."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
 
+import pyspark
 from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
 
 from mqlake.cli.spark import failure, start
 from mqlake.errors import MissingJava, SparkNotStarted
-from mqlake.spark.session import JAVA_NEEDED, require_java, session
+from mqlake.spark.jobs.tasks import settle
+from mqlake.spark.session import JAVA_NEEDED, SETTINGS, WORKER_PYTHON, require_java, session, worker_python
+
+ARCHIVES = "pyspark.zip", "py4j-0.10.9.9-src.zip", "spark-core_2.13-4.3.0.jar"
 
 
 def java_that_says(home: Path, text: str) -> None:
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "java").write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{text}\nEND\n")
     (home / "bin" / "java").chmod(0o755)
+
+
+def in_a_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Where PySpark was imported from, and by which interpreter."""
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"text": [pyspark.__file__, sys.executable]})
+
+
+def test_workers_import_what_is_installed_and_no_archives(spark: SparkSession) -> None:
+    rows = spark.range(1).mapInArrow(in_a_worker, "text string").collect()
+    assert [row.text for row in rows] == [pyspark.__file__, sys.executable]
+
+
+def test_only_workers_on_this_machine_are_started_by_our_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {worker_python(master) for master in ("local", "local[2]", "local[*]")} == {str(WORKER_PYTHON)}
+    assert {worker_python(master) for master in ("spark://a:7077", "local-cluster[2,1,1024]")} == {sys.executable}
+    monkeypatch.setattr(pyspark, "__file__", "/somewhere/pyspark.zip/pyspark/__init__.py")
+    assert worker_python("local") == sys.executable, "PySpark is in an archive, and nowhere else"
+
+
+def test_the_script_leaves_out_what_spark_put_into_the_path_and_keeps_the_rest() -> None:
+    path = ["/a b", *(f"/spark/{name}" for name in ARCHIVES), "/c"]
+    environment = {"PYTHONPATH": ":".join(path), "MQLAKE_PYTHON": sys.executable}
+    command = [str(WORKER_PYTHON), "-c", "import os, sys; print(os.environ['PYTHONPATH'], *sys.argv[1:])", "x y", "z"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "/a b:/c x y z\n"
+
+
+def test_a_task_forgets_the_archives_of_spark_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archives = [tmp_path / name for name in (*ARCHIVES, "mine.zip")]
+    for archive in archives:
+        with zipfile.ZipFile(archive, "w") as made:
+            made.writestr(f"in_{archive.stem[:4]}.py", "")
+        monkeypatch.syspath_prepend(str(archive))
+    with pytest.raises(ImportError):
+        importlib.import_module("nowhere_at_all")
+    assert all(str(archive) in sys.path_importer_cache for archive in archives)
+    settle()
+    assert [str(archive) in sys.path_importer_cache for archive in archives] == [False, False, False, True]
+    assert importlib.import_module("in_pysp").__file__ == f"{archives[0]}/in_pysp.py", "found again where it is needed"
+
+
+def test_settings_are_those_that_suit_the_source_and_java_options_are_added(spark: SparkSession) -> None:
+    assert {name: spark.conf.get(name) for name in SETTINGS} == SETTINGS
+    options = spark.sparkContext.getConf().get("spark.driver.extraJavaOptions") or ""
+    assert "-Darrow.enable_unsafe_memory_access=true" in options and "-XX:+UseSerialGC" in options
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ pytest.importorskip("pyspark")
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from mqlake.spark import lag
-from mqlake.spark.session import CHECKPOINT_FILES
 from tests.helpers import eventually, open_small
 from tests.spark.tables import offsets_of, put_messages, write_store
 
@@ -82,10 +81,6 @@ def test_a_query_reads_everything_once_over_restarts_and_tells_its_lag(spark: Sp
         put_messages(store, 600, 20)
     start(spark, path, ledger, tmp_path / "checkpoint", True, maxRowsPerTrigger=12).awaitTermination()
     assert ledger.offsets() == offsets_of(path)
-
-
-def test_checkpoints_are_written_the_quick_way_unless_the_user_chose(spark: SparkSession) -> None:
-    assert spark.conf.get(CHECKPOINT_FILES[0]) == CHECKPOINT_FILES[1]
 
 
 def test_a_live_query_follows_the_writer(spark: SparkSession, tmp_path: Path) -> None:

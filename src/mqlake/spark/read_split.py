@@ -27,7 +27,7 @@ from mqlake.files.mapped_file import PAGE_SIZE, MappedFile
 from mqlake.files.names import file_name
 from mqlake.kernel import check_record, find_record, java_hash
 from mqlake.logs.stretch import Stretch
-from mqlake.spark.jobs.tasks import freeze
+from mqlake.spark.jobs.tasks import settle
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.schema import Table
 from mqlake.spark.selection import Selection
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 def read_split(options: SourceOptions, schema: pa.Schema, split: Split) -> Iterator[pa.RecordBatch]:
     """The wanted messages of a split as batches of the table, in the order of the log."""
-    freeze()
+    settle()
     selection = Selection(options, split.topics)
     table = Table(split.store, schema)
     scan = SplitScan(options, split, selection.columns)

@@ -5,21 +5,32 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import site
 import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from mqlake.errors import MissingJava
 
 JAVA_NEEDED = 17
-CHECKPOINT_FILES = (
-    "spark.sql.streaming.checkpointFileManagerClass",
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
-)
-"""How streams write their checkpoint: also whole and by renaming, but on a local disk in a quarter of the time that
-Spark's default takes, which asks other programs about every file. A checkpoint has one driver at a time in any case."""
+WORKER_PYTHON = Path(__file__).with_name("worker-python")
+SETTINGS = {
+    # Also whole and by renaming, but on a local disk in a quarter of the time that Spark's default takes, which asks
+    # other programs about every file. A checkpoint has one driver at a time in any case.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    # Rows go from the Python workers to the JVM beside them: not through TCP, and not in small pieces.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.pandas.udf.buffer.size": str(1 << 20),
+}
+"""What suits the source; `docs/pipeline.md` says what each is worth, for sessions that are made in other ways."""
+JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+"""Arrow's values are read without a check of every index: a quarter of the JVM's time in a read of all columns."""
+WITH_JAVA_OPTIONS = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
 
 
 def session(master: str = "local[*]", **settings: object) -> SparkSession:
@@ -28,11 +39,26 @@ def session(master: str = "local[*]", **settings: object) -> SparkSession:
     session("local[2]", spark_driver_memory="1g")
     """
     require_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(master).appName("mqlake").config(*CHECKPOINT_FILES)
-    for name, value in settings.items():
-        builder = builder.config(name.replace("_", "."), str(value))
+    if os.environ.get("PYSPARK_PYTHON") in (None, str(WORKER_PYTHON)):
+        os.environ["PYSPARK_PYTHON"] = worker_python(master)
+    given = {name.replace("_", "."): str(value) for name, value in settings.items()}
+    for name in WITH_JAVA_OPTIONS:
+        given[name] = f"{JAVA_OPTIONS} {given.get(name, '')}".strip()
+    builder = SparkSession.builder.master(master).appName("mqlake")
+    for name, value in {**SETTINGS, **given}.items():
+        builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def worker_python(master: str) -> str:
+    """What Spark is to start as Python: this interpreter; where workers are on this machine, and PySpark is installed
+    for it, without the archives that Spark would have it import PySpark from."""
+    found = {*os.environ.get("PYTHONPATH", "").split(os.pathsep), *site.getsitepackages(), site.getusersitepackages()}
+    is_installed = str(Path(pyspark.__file__).parents[1]) in found
+    if re.match(r"local(\[|$)", master) is None or not is_installed or not os.access(WORKER_PYTHON, os.X_OK):
+        return sys.executable
+    os.environ["MQLAKE_PYTHON"] = sys.executable
+    return str(WORKER_PYTHON)
 
 
 def require_java() -> int:

@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from mqlake.files.layout import Layout
-from mqlake.spark.jobs.tasks import freeze
+from mqlake.spark.jobs.tasks import settle
 from mqlake.spark.sink_options import Target
 from mqlake.store.batches import Fence, commit_parts
 from mqlake.store.pack import Packer
@@ -82,7 +82,7 @@ class MqlakeStreamWriter(DataSourceStreamArrowWriter):
 
 def stage(target: Target, batches: Iterator[pa.RecordBatch], fence: Fence | None) -> Staged:
     """In a worker: the rows of a task, packed, into a file of their own."""
-    freeze()
+    settle()
     context = TaskContext.get()
     number = context.partitionId() if context is not None else 0
     packer = Packer(target.config.commit_log, f"partition {number}", refused=target.refused)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import gc
 import pickle
+import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import TypeVar
+from zipimport import zipimporter
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 Item = TypeVar("Item")
 Work = Callable[[Item], pa.Table]
+OF_SPARK = re.compile(r"/(pyspark\.zip|py4j-[^/]*-src\.zip|spark-core_[^/]*\.jar)$")
 
 
 def run_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> pa.Table:
@@ -35,7 +39,7 @@ def lazily(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema:
     packed = [pickle.dumps(item) for item in items]
 
     def in_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        freeze()
+        settle()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from work(pickle.loads(packed[number])).to_batches()
@@ -44,8 +48,17 @@ def lazily(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema:
     return numbers.mapInArrow(in_worker, from_arrow_schema(schema))
 
 
+def settle() -> None:
+    """At the start of a task, what spares time around the next ones in this process: Spark has Python read the tables
+    of contents of all archives again that it imported from, and its own are large."""
+    _freeze()
+    for path, finder in list(sys.path_importer_cache.items()):
+        if isinstance(finder, zipimporter) and OF_SPARK.search(finder.archive):
+            del sys.path_importer_cache[path]
+
+
 @cache
-def freeze() -> None:
-    """Once a worker process: Spark collects garbage after every task, and need not look at what was imported."""
+def _freeze() -> None:
+    """Once a process: Spark collects garbage after every task, and need not look at what was imported."""
     gc.collect()
     gc.freeze()
