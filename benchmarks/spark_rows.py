@@ -33,6 +33,7 @@ def spark_rows() -> list[Row]:
         pair("kafka_count", "count, to a Kafka topic's", "1/5 × at most", "kafka.compare", "count", LARGE),
         pair("kafka_group", "group by topic, to a Kafka topic's", "1/5 × at most", "kafka.compare", "group", LARGE),
         pair("kafka_parquet", "to Parquet, to a Kafka topic's", "1/3 × at most", "kafka.compare", "parquet", LARGE),
+        pair("kafka_same", "the same columns, caught up", "1/2 × at most", "kafka.compare", "catchup_same", LARGE),
         pair("kafka_catchup", "catch-up, to a Kafka topic's", "1/2 × at most", "kafka.compare", "catchup", LARGE),
     ]
 

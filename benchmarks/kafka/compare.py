@@ -4,7 +4,8 @@ Run as a program: `python -m benchmarks.kafka.compare WORKLOAD DIRECTORY [mib=10
 topic are made in DIRECTORY when they are not there. Prints one JSON line: what `turns.in_turns` says, GiB of the log.
 
 The topic has four partitions and is filled from the store; a Kafka record has the message's body, its key, and its
-other properties as headers, which are read as well. "parquet" is the archive job here, and Spark's own writer there.
+other properties as headers, which are read as well. "full" and "catchup" have all columns of either side,
+"catchup_same" those of ours that have what is in a Kafka row. "parquet" is the archive job here, and Spark's own writer there.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ RECORD = (
     """transform(filter(map_entries(properties), entry -> entry.key <> 'KEYS'),
         entry -> named_struct('key', entry.key, 'value', cast(entry.value as binary))) as headers""",
 )
+SAME_COLUMNS = "topic,queue_id,queue_offset,store_timestamp,keys,properties,body"
 RUNS_PREPARED = "MQLAKE_BENCH_KAFKA"
 
 
@@ -111,13 +113,19 @@ class Sides:
     def theirs_parquet(self) -> None:
         self._topic(self._spark.read).load().write.option("compression", "zstd").parquet(str(self._out / "files"))
 
-    def ours_catchup(self) -> None:
+    def ours_catchup(self, **columns: str) -> None:
         reader = self._spark.readStream.format("mqlake").option("maxBytesPerTrigger", BATCH_BYTES)
-        self._stream(reader.option("startingOffsets", "earliest").load(str(self._store)))
+        self._stream(reader.options(startingOffsets="earliest", **columns).load(str(self._store)))
+
+    def ours_catchup_same(self) -> None:
+        self.ours_catchup(columns=SAME_COLUMNS)
 
     def theirs_catchup(self) -> None:
         reader = self._topic(self._spark.readStream).option("startingOffsets", "earliest")
         self._stream(reader.option("maxOffsetsPerTrigger", self._batch_rows).load())
+
+    def theirs_catchup_same(self) -> None:
+        self.theirs_catchup()
 
     def _stream(self, rows: Any) -> None:
         writer = rows.writeStream.format("noop").trigger(availableNow=True)
