@@ -5,7 +5,8 @@ topic are made in DIRECTORY when they are not there. Prints one JSON line: what 
 
 The topic has four partitions and is filled from the store; a Kafka record has the message's body, its key, and its
 other properties as headers, which are read as well. "full" and "catchup" have all columns of either side,
-"catchup_same" those of ours that have what is in a Kafka row. "parquet" is the archive job here, and Spark's own writer there.
+"catchup_same" those of ours that have what is in a Kafka row. "parquet" is the archive job here, and Spark's own writer
+there.
 """
 
 from __future__ import annotations
