@@ -98,7 +98,7 @@ class DelayLevels:
 
     def _due(self, level: int, physical_offset: int, due_ms: int, now_ms: int) -> int:
         """When an entry is due: as dispatched, or earlier by the levels of today."""
-        if level > len(self._delays_ms) or due_ms <= now_ms + self._delays_ms[level - 1]:
+        if level > len(self._delays_ms) or due_ms <= now_ms:
             return due_ms
         try:
             stored_ms = self._engine.reader.get(physical_offset).store_timestamp
