@@ -12,6 +12,7 @@ it began, whatever is deleted or written before the first of its batches is done
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -120,7 +121,8 @@ class MqlakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             start, end = (self._tails.settle(snapshots[root], place) for place in (start, end))
             if start < end:
                 parts.append((snapshots[root], start, end))
-        options = self._options
+        # a batch is over with its last task: one a core, because starting more costs more than an even share saves
+        options = replace(self._options, min_partitions=self._options.min_partitions or os.cpu_count())
         if options.via == "auto" and sum(end - start for _, start, end in parts) <= options.smallest_split:
             options = replace(options, via="scan")  # to look for a better way would cost more than the scan
         return [split for store in cut(parts, options) for split in store.splits]
