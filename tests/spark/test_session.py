@@ -22,7 +22,15 @@ from pyspark.sql import SparkSession
 from mqlake.cli.spark import failure, start
 from mqlake.errors import MissingJava, SparkNotStarted
 from mqlake.spark.jobs.tasks import settle
-from mqlake.spark.session import JAVA_NEEDED, SETTINGS, WORKER_PYTHON, require_java, session, worker_python
+from mqlake.spark.session import (
+    JAVA_NEEDED,
+    LOCAL_SETTINGS,
+    SETTINGS,
+    WORKER_PYTHON,
+    require_java,
+    session,
+    worker_python,
+)
 
 ARCHIVES = "pyspark.zip", "py4j-0.10.9.9-src.zip", "spark-core_2.13-4.3.0.jar"
 
@@ -74,7 +82,8 @@ def test_a_task_forgets_the_archives_of_spark_and_no_others(tmp_path: Path, monk
 
 
 def test_settings_are_those_that_suit_the_source_and_java_options_are_added(spark: SparkSession) -> None:
-    assert {name: spark.conf.get(name) for name in SETTINGS} == SETTINGS
+    expected = SETTINGS | LOCAL_SETTINGS
+    assert {name: spark.conf.get(name) for name in expected} == expected
     options = spark.sparkContext.getConf().get("spark.driver.extraJavaOptions") or ""
     assert "-Darrow.enable_unsafe_memory_access=true" in options and "-XX:+UseSerialGC" in options
 

@@ -23,11 +23,14 @@ SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
+}
+"""What suits the source; `docs/pipeline.md` says what each is worth, for sessions that are made in other ways."""
+LOCAL_SETTINGS = {
     # Rows go from the Python workers to the JVM beside them: not through TCP, and not in small pieces.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.execution.pandas.udf.buffer.size": str(1 << 20),
 }
-"""What suits the source; `docs/pipeline.md` says what each is worth, for sessions that are made in other ways."""
+"""The same, where workers are on this machine."""
 JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 """Arrow's values are read without a check of every index: a quarter of the JVM's time in a read of all columns."""
 WITH_JAVA_OPTIONS = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
@@ -45,9 +48,13 @@ def session(master: str = "local[*]", **settings: object) -> SparkSession:
     for name in WITH_JAVA_OPTIONS:
         given[name] = f"{JAVA_OPTIONS} {given.get(name, '')}".strip()
     builder = SparkSession.builder.master(master).appName("mqlake")
-    for name, value in {**SETTINGS, **given}.items():
+    for name, value in {**SETTINGS, **(LOCAL_SETTINGS if is_local(master) else {}), **given}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def is_local(master: str) -> bool:
+    return re.match(r"local(\[|$)", master) is not None
 
 
 def worker_python(master: str) -> str:
@@ -55,7 +62,7 @@ def worker_python(master: str) -> str:
     for it, without the archives that Spark would have it import PySpark from."""
     found = {*os.environ.get("PYTHONPATH", "").split(os.pathsep), *site.getsitepackages(), site.getusersitepackages()}
     is_installed = str(Path(pyspark.__file__).parents[1]) in found
-    if re.match(r"local(\[|$)", master) is None or not is_installed or not os.access(WORKER_PYTHON, os.X_OK):
+    if not is_local(master) or not is_installed or not os.access(WORKER_PYTHON, os.X_OK):
         return sys.executable
     os.environ["MQLAKE_PYTHON"] = sys.executable
     return str(WORKER_PYTHON)
