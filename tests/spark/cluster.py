@@ -9,11 +9,11 @@ A program has one Spark context, and the tests' own has the shared session; so a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -153,10 +153,12 @@ def digest_while_killed(spark: SparkSession, store: str, options: dict[str, str]
 
     def kill(over: threading.Event) -> None:
         if eventually(lambda: over.is_set() or tasks_done() >= 3, WAIT_S) and not over.is_set():
-            for process in psutil.Process(workers[0]).children(recursive=True):
-                if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
-                    killed.append(f"executor {process.pid} behind {tasks_done()} tasks")
-                    process.send_signal(signal.SIGKILL)
+            for process in psutil.Process(workers[0]).children():
+                # the script that started the worker may have left it a dead child, which has no command any more
+                with contextlib.suppress(psutil.ZombieProcess):
+                    if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
+                        killed.append(f"executor {process.pid} behind {tasks_done()} tasks")
+                        process.kill()
 
     found = ""
     while not killed:
