@@ -45,7 +45,7 @@ def session(master: str = "local[*]", **settings: object) -> SparkSession:
     if os.environ.get("PYSPARK_PYTHON") in (None, str(WORKER_PYTHON)):
         os.environ["PYSPARK_PYTHON"] = worker_python(master)
     given = {name.replace("_", "."): str(value) for name, value in settings.items()}
-    for name in WITH_JAVA_OPTIONS if is_local(master) else ():
+    for name in WITH_JAVA_OPTIONS:
         given[name] = f"{JAVA_OPTIONS} {given.get(name, '')}".strip()
     builder = SparkSession.builder.master(master).appName("mqlake")
     for name, value in {**SETTINGS, **(LOCAL_SETTINGS if is_local(master) else {}), **given}.items():
