@@ -98,6 +98,8 @@ cdef void fill_columns(Scan* s, Filled* out) noexcept nogil:
     cdef Property* own = s.properties
     memset(&r, 0, sizeof(r))
     for i in range(s.row_count):
+        if i + AHEAD < s.row_count:
+            fetch_again(s, &s.rows[i + AHEAD])
         row = &s.rows[i]
         parse(s.log + row.position, row.size, -1, False, &r)
         fill_fixed(out, i, row, &r)
@@ -117,6 +119,17 @@ cdef void fill_columns(Scan* s, Filled* out) noexcept nogil:
             out.property_counts[i + 1] = <int32_t> out.names.count
         if s.columns & 1 << COL_BODY:
             out.body_offsets[i + 1] = out.body_offsets[i] + row.body_size
+
+
+cdef inline void fetch_again(Scan* s, ScanRow* row) noexcept nogil:
+    """Have what is read of a record, all but its body, on its way: records may lie here and there in the log."""
+    cdef const uint8_t* p = s.log + row.position
+    prefetch(p)
+    prefetch(p + CACHE_LINE)
+    p += row.size
+    prefetch(p - 1)
+    prefetch(p - 1 - CACHE_LINE)
+    prefetch(p - 1 - 2 * CACHE_LINE)
 
 
 cdef void fill_fixed(Filled* out, Py_ssize_t i, ScanRow* row, Record* r) noexcept nogil:
