@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import resource
 import shutil
@@ -21,6 +22,7 @@ from mqlake.lake import MARKER, Lake, identity_of
 from mqlake.lake.find import find
 from mqlake.lake.gate import release
 from mqlake.lake.messages import MESSAGES
+from mqlake.lake.parquet import DICTIONARIES
 from mqlake.lake.stores import Member
 from mqlake.lake.vacuum import vacuum
 from mqlake.lake.verify import verify
@@ -36,6 +38,7 @@ from tests.spark.tables import put_messages, rows_of, write_store
 
 pytestmark = pytest.mark.usefixtures("here")
 __all__ = ["here"]
+NUMBERS = {field.name for field in MESSAGES if str(field.type).startswith(("int", "timestamp"))}
 
 
 def run(store: Path | list[str], lake: Path, **options: Any) -> list[Any]:
@@ -136,7 +139,9 @@ def test_memory_is_bounded_by_writing_before_the_split_ends(
     assert_holds(lake)
 
 
-def test_bodies_that_do_not_get_smaller_are_not_compressed(tmp_path: Path, lake: Path) -> None:
+def test_a_column_is_packed_in_one_way_and_bodies_that_do_not_get_smaller_are_left_alone(
+    tmp_path: Path, lake: Path
+) -> None:
     with open_small(tmp_path / "store") as opened:
         for number in range(40):
             opened.put(message(number, topic="random", body=os.urandom(500)))
@@ -145,13 +150,17 @@ def test_bodies_that_do_not_get_smaller_are_not_compressed(tmp_path: Path, lake:
 
     def check() -> None:
         columns = {
-            (file.topic, column.path_in_schema): column.compression
+            (file.topic, column.path_in_schema): column
             for file in Lake.open(lake).snapshot().files("messages")
             for group in [pq.read_metadata(lake / file.path).row_group(0)]
             for column in map(group.column, range(group.num_columns))
         }
-        assert columns.pop(("random", "body")) == "UNCOMPRESSED"
-        assert set(columns.values()) == {"ZSTD"} and len(columns) > 30
+        compressed = {place for place, column in columns.items() if column.compression == "ZSTD"}
+        texts = ("keys.list.element", "properties.key_value.key", "properties.key_value.value")
+        assert compressed == {("plain", "body"), *itertools.product(("plain", "random"), texts)}
+        for (_, name), column in columns.items():
+            way = "DELTA_BINARY_PACKED" if name in NUMBERS else "RLE_DICTIONARY" if name in DICTIONARIES else "PLAIN"
+            assert way in column.encodings, name
         assert rows_in(lake) == rows_of(tmp_path / "store", includeInternal="true")
 
     check()

@@ -2,25 +2,29 @@
 
 Names follow from what a file holds (store, range), so a task that runs again replaces its own file by the same one.
 Until a commit names it, a file is nothing.
+
+A column is written in the way that suits it, and in one way only: numbers as the differences between them, texts with
+few values as numbers into a dictionary, all other texts compressed. Compressing the first two again would cost as much
+as all the rest of a small file, and save next to nothing.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 from collections.abc import Collection, Iterable, Sequence
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mqlake.files.mapped_file import sync_directory
-from mqlake.kernel import crc32
+from mqlake.lake.direct import DirectFile
 
-DICTIONARIES = ("store", "topic", "queue_id", "tags", "born_host", "store_host")
-"""Columns with few values; a dictionary of any other costs more time than it saves space."""
+DICTIONARIES = ("store", "topic", "tags", "born_host", "store_host")
+"""Texts with few values; a dictionary of any other costs more time than it saves space."""
 STATISTICS = (
     "topic",
     "queue_id",
@@ -58,23 +62,13 @@ class ParquetFile:
         dictionaries: Sequence[str] = DICTIONARIES,
         plain: Collection[str] = (),
     ) -> None:
-        """`plain`: columns that are not compressed, because they would not get smaller."""
+        """`plain`: texts that are not compressed, because they would not get smaller."""
         self._path = root / path
         self._made = self._path.with_name(f"{self._path.name}.{os.getpid()}.{threading.get_ident()}{NEW}")
         make_folders(root, self._path.parent)
-        self._sink = pa.OSFile(str(self._made), "wb")
-        self._file = self._made.open("rb")  # for the CRC and the sync
+        self._file = DirectFile(self._made)
         self._rows = 0
-        leaves = [leaf for field in schema for leaf in _leaves(field)]
-        self._writer = pq.ParquetWriter(
-            self._sink,
-            schema,
-            compression={leaf: "none" if leaf in plain else "zstd" for leaf in leaves},
-            compression_level={leaf: ZSTD_LEVEL for leaf in leaves if leaf not in plain},
-            use_dictionary=[name for name in dictionaries if name in schema.names],
-            write_statistics=[name for name in STATISTICS if name in schema.names],
-            store_schema=False,
-        )
+        self._writer = pq.ParquetWriter(self._file, schema, **_ways(schema, tuple(dictionaries), tuple(plain)))
 
     def write(self, table: pa.Table) -> None:
         """One more row group."""
@@ -84,19 +78,35 @@ class ParquetFile:
     def close(self) -> Written:
         """Durable but for its name: `sync_names` sees to those."""
         self._writer.close()
-        self._sink.close()
-        with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            written = Written(self._rows, len(content), crc32(content))
-        os.fsync(self._file.fileno())
+        self._file.sync()
         self._made.rename(self._path)
-        self._file.close()
-        return written
+        return Written(self._rows, self._file.size, self._file.crc)
 
     def drop(self) -> None:
         """Nothing is left of it, unless it has its name."""
         if not self._file.closed:
             self._file.close()
             self._made.unlink(missing_ok=True)
+
+
+@cache
+def _ways(schema: pa.Schema, dictionaries: tuple[str, ...], plain: tuple[str, ...]) -> dict[str, Any]:
+    """How the columns of a file are written, as Arrow has it."""
+    numbers = [field.name for field in schema if _is_number(field.type)]
+    small = {*numbers, *dictionaries, *plain}
+    compression = {leaf: "none" if field.name in small else "zstd" for field in schema for leaf in _leaves(field)}
+    return {
+        "compression": compression,
+        "compression_level": {leaf: ZSTD_LEVEL for leaf, way in compression.items() if way == "zstd"},
+        "use_dictionary": [name for name in dictionaries if name in schema.names],
+        "column_encoding": dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
+        "write_statistics": [name for name in STATISTICS if name in schema.names],
+        "store_schema": False,
+    }
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind))
 
 
 def _leaves(field: pa.Field) -> list[str]:

@@ -221,6 +221,8 @@ class Files:
         first = next(batches, None)
         if first is None:
             return
+        if len(self._written) >= SYNCS_AT_ONCE:  # what waits to be written is held in memory
+            self._written[-SYNCS_AT_ONCE].result()
         topic, date = _topic_and_date(plan)
         path = messages_path(self._member.identity, self._split.start, self._split.end, topic, date)
         file = ParquetFile(self._root, path, IN_FILES, plain=plain_columns(first.column("body")))

@@ -1,0 +1,120 @@
+"""Files written past the page cache: the same bytes on every file system, and memory that is used again."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import random
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqlake.lake import direct
+from mqlake.lake.direct import DirectFile
+
+PIECE = 64 << 10
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "PIECE", PIECE)
+    monkeypatch.setattr(direct, "_spare", [])
+
+
+def parts_of(total: int) -> list[bytes]:
+    """Parts of many sizes; the same whenever they are asked for."""
+    rng = random.Random(total)
+    parts, left = [], total
+    while left:
+        size = min(left, rng.choice((1, 7, 4096, 5000, PIECE, 3 * PIECE + 1)))
+        parts.append(rng.randbytes(size))
+        left -= size
+    return parts
+
+
+def written(path: Path, parts: list[bytes]) -> DirectFile:
+    file = DirectFile(path)
+    for part in parts:
+        assert file.write(part) == len(part)
+    file.sync()
+    return file
+
+
+@pytest.mark.parametrize("total", [0, 1, 4095, 4096, 4097, PIECE - 1, PIECE, PIECE + 1, 5 * PIECE, 1_000_003])
+def test_a_file_has_what_was_written_and_not_a_byte_more(tmp_path: Path, total: int) -> None:
+    content = b"".join(parts_of(total))
+    file = written(tmp_path / "file", parts_of(total))
+    assert (tmp_path / "file").read_bytes() == content
+    assert (file.size, file.crc) == (total, zlib.crc32(content))
+    assert file.closed
+
+
+def refused_at_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = os.open
+
+    def refuse(path: Any, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "no direct writes here")
+        return opened(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+
+
+def refused_at_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = os.pwrite
+
+    def refuse(descriptor: int, data: Any, offset: int) -> int:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "blocks are larger here")
+        return put(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+
+
+def some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, offset: put(descriptor, data[:4096], offset))
+
+
+@pytest.mark.parametrize("less", [refused_at_open, refused_at_write, some_at_a_time])
+def test_a_file_system_that_can_do_less_gets_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, less: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    less(monkeypatch)
+    written(tmp_path / "file", parts_of(300_001))
+    assert (tmp_path / "file").read_bytes() == b"".join(parts_of(300_001))
+
+
+def test_a_write_that_fails_is_told_and_the_memory_is_used_again_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no room")
+
+    file = DirectFile(tmp_path / "file")
+    file.write(b"some")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(OSError, match="no room"):
+            file.sync()
+    file.close()
+    file.close()
+    assert len(direct._spare) == 1
+    written(tmp_path / "next", [b"next"])
+    assert len(direct._spare) == 1
+    assert (tmp_path / "next").read_bytes() == b"next"
+
+
+def test_a_file_that_was_given_up_leaves_the_memory_of_the_next_alone(tmp_path: Path) -> None:
+    given_up = DirectFile(tmp_path / "file")
+    given_up.write(b"rows")
+    given_up.close()
+    file = DirectFile(tmp_path / "next")
+    file.write(b"next")
+    given_up.write(b"the end of a file that nobody wants")
+    file.sync()
+    assert (tmp_path / "next").read_bytes() == b"next"
