@@ -10,7 +10,6 @@ archive job, without its key index, and Spark writing the same rows to Parquet i
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.spark_store import gib_of, local_session, parquet_of, store_in
-from benchmarks.turns import in_turns, settings_of
+from benchmarks.turns import in_turns, put_aside, settings_of
 from mqlake.spark import archive
 from mqlake.spark.schema import DEFAULT_COLUMNS
 
@@ -77,7 +76,8 @@ def run_archive(spark: SparkSession, store: Path, rounds: int) -> dict[str, Any]
         rows = spark.read.format("mqlake").option("includeInternal", "true").load(str(store))
         rows.write.option("compression", "zstd").parquet(str(target))
 
-    return {**in_turns({"ours": ours, "theirs": theirs}, rounds, lambda: shutil.rmtree(target, ignore_errors=True))}
+    with put_aside(target) as before:
+        return {**in_turns({"ours": ours, "theirs": theirs}, rounds, before)}
 
 
 def main(arguments: list[str]) -> None:

@@ -7,10 +7,13 @@ ones only.
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,6 +103,25 @@ def _round(sides: Mapping[str, Side], before: Side) -> Round:
         took |= {f"{name}Java": java, f"{name}Python": python}
         others, total = others + busy_s() - busy - java - python, total + took[name]
     return Round(others / (total * (os.cpu_count() or 1)), took)
+
+
+@contextmanager
+def put_aside(folder: Path) -> Iterator[Side]:
+    """What to do ahead of each side so that it finds no `folder`, and nothing that the other side left behind: what was
+    written is on the disk; `folder` is empty and out of the way, to be deleted in the end, because for minutes after
+    many files were deleted ext4 is slow to make new ones."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as aside:
+        names = (Path(aside, str(number)) for number in itertools.count())
+
+        def move() -> None:
+            for path in folder.rglob("*"):
+                if path.is_file():
+                    os.truncate(path, 0)
+            if folder.exists():
+                folder.rename(next(names))
+            os.sync()
+
+        yield move
 
 
 def settings_of(arguments: list[str], **others: int) -> dict[str, int]:

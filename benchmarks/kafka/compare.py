@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.kafka.broker import JARS, broker, connector_jars, fetch
 from benchmarks.spark_store import gib_of, local_session, store_in
-from benchmarks.turns import in_turns, settings_of
+from benchmarks.turns import in_turns, put_aside, settings_of
 
 TOPIC = "messages"
 BATCH_BYTES = 256 << 20
@@ -78,7 +78,8 @@ class Sides:
 
     def turns(self, workload: str, rounds: int) -> dict[str, float]:
         sides = {side: getattr(self, f"{side}_{workload}") for side in ("ours", "theirs")}
-        return in_turns(sides, rounds, lambda: shutil.rmtree(self._out, ignore_errors=True))
+        with put_aside(self._out) as before:
+            return in_turns(sides, rounds, before)
 
     def _messages(self, columns: str = "") -> Any:
         reader = self._spark.read.format("mqlake")
