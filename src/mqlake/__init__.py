@@ -1,8 +1,10 @@
 """mqlake: a durable message store whose files are Apache RocketMQ's, byte for byte.
 
-`check` and what it answers with are imported when they are first asked for: a program that puts needs none of it.
+What does something is imported when it is first asked for: a program that puts needs no check, and the processes that
+Spark starts for a query need neither.
 """
 
+import importlib
 from typing import TYPE_CHECKING
 
 from mqlake.config import (
@@ -18,8 +20,6 @@ from mqlake.config import (
     TimerConfig,
     TransactionConfig,
 )
-from mqlake.delivery.filters import Sql, Tags
-from mqlake.delivery.message_store import MessageStore
 from mqlake.errors import (
     BadConfigFile,
     BadFile,
@@ -50,14 +50,30 @@ from mqlake.errors import (
     UnknownTopic,
 )
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
-from mqlake.store.read import QueueRange
-from mqlake.store.retention import Retained
-from mqlake.store.stats import StoreStats, TopicStats
 from mqlake.version import __version__
 
 if TYPE_CHECKING:
+    from mqlake.delivery.filters import Sql, Tags
+    from mqlake.delivery.message_store import MessageStore
     from mqlake.store.check import CheckReport, check
     from mqlake.store.findings import Finding, Severity
+    from mqlake.store.read import QueueRange
+    from mqlake.store.retention import Retained
+    from mqlake.store.stats import StoreStats, TopicStats
+
+PLACES = {
+    "CheckReport": "store.check",
+    "Finding": "store.findings",
+    "MessageStore": "delivery.message_store",
+    "QueueRange": "store.read",
+    "Retained": "store.retention",
+    "Severity": "store.findings",
+    "Sql": "delivery.filters",
+    "StoreStats": "store.stats",
+    "Tags": "delivery.filters",
+    "TopicStats": "store.stats",
+    "check": "store.check",
+}
 
 __all__ = [
     "BadConfigFile",
@@ -118,8 +134,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in ("CheckReport", "Finding", "Severity", "check"):
+    if name not in PLACES:
         raise AttributeError(f"module 'mqlake' has no attribute {name!r}")
-    from mqlake.store import check, findings
-
-    return getattr(check if hasattr(check, name) else findings, name)
+    return getattr(importlib.import_module(f"mqlake.{PLACES[name]}"), name)

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 from mqlake import MessageStore
 from mqlake.spark.schema import ALL_COLUMNS
-from mqlake.spark.selection import is_internal
+from mqlake.spark.topics import is_internal
 from tests.golden.stores import NAMES, GoldenStore
 from tests.spark.tables import offsets_of, rows_of
 from tests.store.test_scan import as_dumped, java_host

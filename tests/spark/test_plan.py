@@ -17,7 +17,7 @@ from mqlake.errors import InvalidConfig, NotAStore, OffsetOutOfRange
 from mqlake.kernel import check_record, find_record
 from mqlake.spark import explain
 from mqlake.spark.plan import CLOCK_STEP_MS, split_size
-from mqlake.spark.selection import is_internal
+from mqlake.spark.topics import is_internal
 from tests.helpers import LOG_FILE, message, open_small
 from tests.kernel.records import Parts
 from tests.spark.tables import Row, offsets_of, options_for, plan_of, put_messages, rows_of, splits_of, write_store

@@ -16,7 +16,7 @@ from mqlake import Message
 from mqlake.spark.jobs import sketch
 from mqlake.spark.jobs.stats_rows import MAX_LATENCY_MS, ROWS, latency_at, latency_buckets, merge, size_buckets
 from mqlake.spark.jobs.stats_split import TAGS_A_TOPIC, TOP_KEYS, stats_split
-from mqlake.spark.selection import is_internal
+from mqlake.spark.topics import is_internal
 from tests.helpers import open_small
 from tests.spark.tables import put_messages, rows_of, splits_of, write_store
 

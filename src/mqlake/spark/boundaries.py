@@ -7,8 +7,8 @@ over. Should it be wrong all the same, the task that reads up to it finds out an
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from mqlake.files.mapped_file import MappedFile
 from mqlake.kernel import check_record, find_record, walk_records
@@ -95,16 +95,16 @@ class Boundaries:
         the clock never stepped by more than `clock_step_ms`."""
         offset = self.around_time(timestamp_ms - clock_step_ms)[0]
         scan = Scan(("physical_offset", "store_timestamp"), BATCH_BYTES, False, None, "skip", False)
-        since = pa.scalar(timestamp_ms, pa.timestamp("ms", "UTC"))
         while offset < self.end:
             file = self._file(offset)
             stretch = Stretch(
                 file.pages, file.start, offset - file.start, min(file.end, self.end) - file.start, file.path
             )
             for batch in scan.batches(stretch, lambda size: None):
-                found = batch.filter(pc.greater_equal(batch["store_timestamp"], since))
-                if found.num_rows:
-                    return int(found["physical_offset"][0].as_py())
+                times = batch.column("store_timestamp").view(pa.int64()).to_numpy()
+                found = np.flatnonzero(times >= timestamp_ms)
+                if len(found):
+                    return int(batch.column("physical_offset")[int(found[0])].as_py())
             offset = file.end
         return self.end
 

@@ -6,27 +6,16 @@ passes here is exact, whichever way it was found.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.schema import DAMAGE, STORE
+from mqlake.spark.topics import wants
 
 HALF_OR_ROLLED_BACK = 0x4
 """The bit that half (0x4) and rolled-back (0xC) messages of transactions have, and committed ones (0x8) have not."""
-
-INTERNAL = re.compile(
-    "SCHEDULE_TOPIC_XXXX|TBW102|BenchmarkTest|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT|TRANS_CHECK_MAX_TIME_TOPIC"
-    "|(RMQ_SYS_|rmq_sys_|MQLAKE_).*"
-)
-"""Topics that RocketMQ, or this store, keeps for itself."""
-
-
-def is_internal(topic: str) -> bool:
-    return INTERNAL.fullmatch(topic) is not None
 
 
 class Selection:
@@ -36,7 +25,6 @@ class Selection:
         """`topics` are those that the scan itself leaves through; None where it leaves all through."""
         self._options = options
         self._by_topic = topics is None and (options.topics_pattern is not None or not options.include_internal)
-        self._pattern = re.compile(options.topics_pattern) if options.topics_pattern is not None else None
         self._known: dict[str, bool] = {}
         self.columns = self._scan_columns()
 
@@ -85,19 +73,11 @@ class Selection:
     def _topic_mask(self, topics: pa.DictionaryArray) -> pa.Array | None:
         """By the few distinct names; None where all of them are wanted."""
         names = topics.dictionary.to_pylist()
-        self._known |= {name: self.wants(name) for name in names if name not in self._known}
+        self._known |= {name: wants(self._options, name) for name in names if name not in self._known}
         wanted = [number for number, name in enumerate(names) if self._known[name]]
         if len(wanted) == len(names):
             return None
         return pc.is_in(topics.indices, value_set=pa.array(wanted, topics.indices.type))
-
-    def wants(self, topic: str) -> bool:
-        """Whether messages of a topic are wanted at all."""
-        if self._options.topics is not None:
-            return topic in self._options.topics
-        if self._pattern is not None and self._pattern.fullmatch(topic) is None:
-            return False
-        return self._options.include_internal or not is_internal(topic)
 
     def _with_keys(self, batch: pa.RecordBatch) -> pa.Array:
         """The numbers of the rows that have one of the keys."""

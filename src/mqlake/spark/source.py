@@ -1,8 +1,8 @@
 """The table to Spark: `spark.read.format("mqlake").option(…).load(path)`; `stream.py` is the same for `readStream`.
 
 A DataFrame is a snapshot: its splits are made once, at the first action, and every later action reads the same bytes.
-There is no `pushFilters` here, and there must not be: see the package's docstring. What only streams and writes need is
-imported by them: Spark makes a process for every query that imports this module.
+There is no `pushFilters` here, and there must not be: see the package's docstring. What only streams, writes and
+workers need is imported by them: Spark makes a process for every query that imports this module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pyspark.sql.types import StructType
 from mqlake.errors import InvalidConfig
 from mqlake.spark.options import SourceOptions, parse_options, parse_stream_options, without_stream_options
 from mqlake.spark.plan import plan
-from mqlake.spark.read_split import read_split
 from mqlake.spark.schema import DAMAGE, arrow_schema_for, columns_of, spark_schema
 from mqlake.spark.split import Split
 
@@ -82,6 +81,8 @@ class MqlakeReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Split):  # Spark's own, where there is no split at all
             return iter(())
+        from mqlake.spark.read_split import read_split
+
         return read_split(self._options, self._schema, partition)
 
 

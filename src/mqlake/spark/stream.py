@@ -26,7 +26,6 @@ from mqlake.spark.admission import admit
 from mqlake.spark.offsets import Positions, beginning, offset_of, places_told, positions_of
 from mqlake.spark.options import MIB, SourceOptions, StreamOptions
 from mqlake.spark.plan import cut
-from mqlake.spark.read_split import read_split
 from mqlake.spark.split import Split
 from mqlake.spark.tails import Tails, boundaries_of, given_offsets, while_files_go
 from mqlake.spark.ways import Snapshot
@@ -130,6 +129,8 @@ class MqlakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Split):
             return iter(())
+        from mqlake.spark.read_split import read_split
+
         return read_split(self._options, self._schema, partition)
 
     def stop(self) -> None:

@@ -25,8 +25,8 @@ from mqlake.logs.consume_queue import ConsumeQueue
 from mqlake.logs.key_index import KeyIndex
 from mqlake.spark.boundaries import Boundaries
 from mqlake.spark.options import SourceOptions
-from mqlake.spark.selection import Selection, is_internal
 from mqlake.spark.split import QueueRun, Split
+from mqlake.spark.topics import is_internal, wants
 from mqlake.store.follower import Follower
 from mqlake.store.opening import index_numbers
 
@@ -93,8 +93,7 @@ def resolve_topics(follower: Follower, options: SourceOptions, start: int) -> tu
         return options.topics
     if options.topics_pattern is None or not follower.derived_holds or options.include_internal:
         return None
-    selection = Selection(options, None)
-    return tuple(topic for topic in topics_in_log(follower, start) if selection.wants(topic))
+    return tuple(topic for topic in topics_in_log(follower, start) if wants(options, topic))
 
 
 def topics_in_log(follower: Follower, start: int) -> list[str]:

@@ -27,7 +27,7 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, Struct
 
 from mqlake.spark.predicate import options_of
 from mqlake.spark.schema import DEFAULT_COLUMNS, spark_schema
-from mqlake.spark.selection import is_internal
+from mqlake.spark.topics import is_internal
 
 RELATION = "DataSourceV2ScanRelation"
 SHOWN = "RelationV2["

@@ -29,8 +29,9 @@ from mqlake.spark.jobs.stats_rows import (
 )
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.read_split import SplitScan
-from mqlake.spark.selection import HALF_OR_ROLLED_BACK, is_internal
+from mqlake.spark.selection import HALF_OR_ROLLED_BACK
 from mqlake.spark.split import Split
+from mqlake.spark.topics import is_internal
 
 COLUMNS = ("topic", "queue_id", "size", "sys_flag", "born_timestamp", "store_timestamp", "tags", "keys", "raw_body")
 MINUTE_MS = 60_000

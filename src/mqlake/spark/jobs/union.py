@@ -25,8 +25,9 @@ from mqlake.spark.archived import may_have, state_of
 from mqlake.spark.options import SourceOptions, parse_options
 from mqlake.spark.plan import expand
 from mqlake.spark.schema import DAMAGE, STORE, spark_schema
-from mqlake.spark.selection import HALF_OR_ROLLED_BACK, INTERNAL, Selection
+from mqlake.spark.selection import HALF_OR_ROLLED_BACK
 from mqlake.spark.split import Split
+from mqlake.spark.topics import INTERNAL, wants
 
 CUT = "startOffset", "endOffset", "failOnDataLoss"
 
@@ -125,8 +126,7 @@ def _conditions(lake: Lake, files: Sequence[LakeFile], options: SourceOptions) -
     if options.topics is not None:
         found.append(F.col("topic").isin(*options.topics))
     elif options.topics_pattern is not None:  # Java's expressions are others than Python's: names are matched here
-        selection = Selection(options, None)
-        found.append(F.col("topic").isin([name for name in _topics(lake, files) if selection.wants(name)]))
+        found.append(F.col("topic").isin([name for name in _topics(lake, files) if wants(options, name)]))
     elif not options.include_internal:
         found.append(~F.col("topic").rlike(f"^({INTERNAL.pattern})$"))
     if not options.include_internal:

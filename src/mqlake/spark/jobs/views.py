@@ -27,7 +27,8 @@ from mqlake.spark.jobs.stats_rows import MEASURES, ROWS
 from mqlake.spark.jobs.stats_split import stats_split
 from mqlake.spark.jobs.tasks import lazily
 from mqlake.spark.schema import DEFAULT_COLUMNS, spark_schema
-from mqlake.spark.selection import HALF_OR_ROLLED_BACK, INTERNAL
+from mqlake.spark.selection import HALF_OR_ROLLED_BACK
+from mqlake.spark.topics import INTERNAL
 
 PLACE = ("store", "topic", "queue_id", "tags", "time")
 
