@@ -67,6 +67,14 @@ def test_the_script_leaves_out_what_spark_put_into_the_path_and_keeps_the_rest()
     assert done.stdout == "/a b:/c x y z\n"
 
 
+@pytest.mark.parametrize(("given", "found"), [({}, "1"), ({"OMP_NUM_THREADS": "4"}, "4")])
+def test_a_process_that_plans_has_one_thread_unless_told_otherwise(given: dict[str, str], found: str) -> None:
+    command = [str(WORKER_PYTHON), "-c", "import os; print(os.environ['OMP_NUM_THREADS'])"]
+    environment = {"MQLAKE_PYTHON": sys.executable, **given}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == f"{found}\n"
+
+
 def test_a_task_forgets_the_archives_of_spark_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archives = [tmp_path / name for name in (*ARCHIVES, "mine.zip")]
     for archive in archives:
