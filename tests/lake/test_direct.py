@@ -11,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from mqlake.lake import direct
 from mqlake.lake.direct import DirectFile
+from mqlake.lake.parquet import write_table
 
 PIECE = 64 << 10
 
@@ -122,3 +124,17 @@ def test_a_file_that_was_given_up_leaves_the_memory_of_the_next_alone(tmp_path: 
     given_up.write(b"the end of a file that nobody wants")
     file.sync()
     assert (tmp_path / "next").read_bytes() == b"next"
+
+
+@pytest.mark.parametrize("failing", ["pwrite", "fsync", "rename"])
+def test_nothing_is_left_of_a_file_that_did_not_get_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, failing, fail)
+        with pytest.raises(OSError, match="the disk is gone"):
+            write_table(tmp_path, "rows.parquet", pa.table({"n": [1]}))
+    assert list(tmp_path.iterdir()) == []

@@ -84,9 +84,8 @@ class ParquetFile:
 
     def drop(self) -> None:
         """Nothing is left of it, unless it has its name."""
-        if not self._file.closed:
-            self._file.close()
-            self._made.unlink(missing_ok=True)
+        self._file.close()
+        self._made.unlink(missing_ok=True)
 
 
 @cache
