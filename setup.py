@@ -28,7 +28,7 @@ def extensions() -> list[Extension]:
         extra_compile_args=["-O3", "-fno-strict-aliasing"],
     )
     built: list[Extension] = cythonize([kernel], language_level=3)
-    return built + [shim(name) for name in ("failsync", "powercut")]
+    return built + [shim(name) for name in ("failsync", "powercut", "wrongclock")]
 
 
 def shim(name: str) -> Extension:

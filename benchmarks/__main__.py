@@ -1,13 +1,14 @@
-"""Named workloads on mqlake and, in the same run, the same work in the real RocketMQ store or in Spark's own source.
+"""Named workloads on mqlake and, in the same run, on the real RocketMQ store or on Spark's own sources.
 
-    python -m benchmarks                 every row, five times, the median (about 25 minutes)
+    python -m benchmarks                 every row, five rounds, the median (about 25 minutes)
     python -m benchmarks put sync1       some rows
     python -m benchmarks spark_full      rows of the Spark source, which need no RocketMQ
-    python -m benchmarks kafka_full      rows against a Kafka topic with the same messages, which fetch a broker
-    python -m benchmarks consume timer1m rows of delivery, which need none either
-    python -m benchmarks --quick         once each, smaller counts: a first impression, no figures to publish
+    python -m benchmarks kafka_full      rows against a Kafka topic with the same messages, which download a broker
+    python -m benchmarks consume timer1m rows of delivery, which need no RocketMQ either
+    python -m benchmarks queues100k      rows of very many queues, which need no RocketMQ either
+    python -m benchmarks --quick         one round, smaller counts: a first impression, no figures to publish
 
-Each measurement is a process of its own on a fresh store; the two sides take turns, because machines are noisy.
+Each measurement runs in its own process on a fresh store. The two sides take turns, because machines are noisy.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rich.table import Table
 
 from benchmarks.delivery_rows import delivery_rows
 from benchmarks.machine import describe, touch_memory
+from benchmarks.queue_rows import queue_rows
 from benchmarks.row import ROCKETMQ, Bench, Measure, Row, rate_of
 from benchmarks.spark_rows import spark_rows
 from tests.interop.rocketmq import available
@@ -48,7 +50,7 @@ def put_row(body: int, count: int) -> tuple[Measure, Measure]:
 
 
 def on_shared_store(workload: str, count: int, **options: int) -> Measure:
-    """A workload of ours on a store of a million messages, written once."""
+    """Return a measure of our workload on a store of a million messages, which is written once."""
 
     def measure(bench: Bench) -> float:
         if not (bench.directory / "million").exists():
@@ -59,7 +61,7 @@ def on_shared_store(workload: str, count: int, **options: int) -> Measure:
 
 
 def their_shared_store(workload: str, count: int) -> Measure:
-    """RocketMQ's side, on a store of the same messages that it wrote itself."""
+    """Return a measure of RocketMQ's side, on a store of the same messages that it wrote itself."""
 
     def measure(bench: Bench) -> float:
         if not (bench.directory / "their-million").exists():
@@ -70,7 +72,7 @@ def their_shared_store(workload: str, count: int) -> Measure:
 
 
 def reopened(bench: Bench) -> float:
-    """A store of 10 GiB whose writer died 64 MiB behind its last checkpoint."""
+    """Reopen a store of 10 GiB whose writer died 64 MiB after its last checkpoint."""
     bench.ours("crash", "large", mib=int(10240 * bench.scale), since=64)
     result = bench.ours("reopen", "large")
     bench.notes["records walked"] = result["walked"]
@@ -78,7 +80,7 @@ def reopened(bench: Bench) -> float:
 
 
 def _uncleanly_stopped(bench: Bench) -> Path:
-    """A fresh copy of what RocketMQ wrote: 1 GiB of messages of 1 KiB, with the mark of an unclean stop."""
+    """Return a fresh copy of a store that RocketMQ wrote: 1 GiB of 1 KiB messages, marked as uncleanly stopped."""
     original, copy = bench.directory / "their-gib", bench.directory / "unclean"
     if not original.exists():
         bench.theirs("put", "their-gib", count=bench.count(900_000), body=1024, seconds=120, warmup=0)
@@ -176,7 +178,7 @@ def scan_rate(bench: Bench) -> float:
 
 
 def measure(row: Row, bench: Bench, rounds: int, console: Console) -> dict[str, Any]:
-    """The two sides by turns; medians and their ratio."""
+    """Run the two sides in turn. Return their medians and the ratio."""
     ours, theirs = [], []
     for _ in range(rounds):
         ours.append(row.ours(bench))
@@ -208,7 +210,7 @@ def show(value: float, unit: str) -> str:
 
 
 def table_of(results: list[dict[str, Any]]) -> Table:
-    table = Table(title=f"mqlake beside RocketMQ {ROCKETMQ}'s store, and beside others on Spark")
+    table = Table(title=f"mqlake compared with RocketMQ {ROCKETMQ}'s store, and with others on Spark")
     for name in ("workload", "must reach", "mqlake", "other", "ratio"):
         table.add_column(name, justify="left" if name == "workload" else "right")
     for r in results:
@@ -223,15 +225,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("rows", nargs="*", help="names of rows; all without any")
+    parser.add_argument("rows", nargs="*", help="names of rows (default: all)")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each side; the median counts")
     parser.add_argument("--quick", action="store_true", help="one round, a tenth of the work")
-    parser.add_argument("--dir", type=Path, help="where stores are written (a temporary folder)")
-    parser.add_argument("--out", type=Path, default=Path("bench-out/store.json"), help="the results as JSON")
+    parser.add_argument("--dir", type=Path, help="where stores are written (default: a temporary folder)")
+    parser.add_argument("--out", type=Path, default=Path("bench-out/store.json"), help="file for the results as JSON")
     options = parser.parse_args()
     console = Console()
-    alone = {row.name for row in (*delivery_rows(), *spark_rows())}
-    known = [*rows(), *delivery_rows(), *spark_rows()]
+    alone = {row.name for row in (*delivery_rows(), *queue_rows(), *spark_rows())}
+    known = [*rows(), *delivery_rows(), *queue_rows(), *spark_rows()]
     unknown = set(options.rows) - {row.name for row in known}
     if unknown:
         parser.error(f"no such rows: {', '.join(sorted(unknown))}; there are {', '.join(row.name for row in known)}")

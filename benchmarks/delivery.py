@@ -1,6 +1,6 @@
 """The workloads of delivery. Run as a program: `python -m benchmarks.delivery WORKLOAD STORE [name=value …]`.
 
-Each run is a process of its own and prints one JSON line.
+Each run is a separate process and prints one JSON line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COMMIT_EVERY = 32
 
 
 def prepare(path: Path, count: int, body: int) -> dict[str, Any]:
-    """Messages over four queues, of which one in a hundred has the tag `hot`."""
+    """Write messages to four queues. One in a hundred has the tag `hot`."""
     with MessageStore.open(path) as store:
         store.create_topic(TOPIC, 4)
         content = random.randbytes(body)
@@ -33,7 +33,7 @@ def prepare(path: Path, count: int, body: int) -> dict[str, Any]:
 
 
 def consume(path: Path, count: int) -> dict[str, Any]:
-    """One group, one consumer, message by message, a commit behind every 32."""
+    """Consume with one group and one consumer, message by message, with a commit after every 32."""
     with MessageStore.open(path) as store:
         _consume(store, "warm", count)
         began, began_cpu = time.perf_counter(), time.process_time()
@@ -56,7 +56,7 @@ def _consume(store: MessageStore, group: str, count: int) -> int:
 
 
 def tag_filter(path: Path, count: int) -> dict[str, Any]:
-    """Entries of the queues that are looked at in a second, of which one in a hundred is selected and read."""
+    """Return how many queue entries per second the filter examines; it selects and reads one in a hundred."""
     with MessageStore.open(path) as store:
         seen, entries = 0, 0
         began, began_cpu = time.perf_counter(), time.process_time()
@@ -70,7 +70,7 @@ def tag_filter(path: Path, count: int) -> dict[str, Any]:
 
 
 def make_topics(path: Path, topics: int, queues: int, step: int = 250) -> dict[str, Any]:
-    """Many topics, a message in every queue; a process has only so many files, so in steps."""
+    """Make many topics with a message in every queue, in steps: a process can open only so many files."""
     for first in range(0, topics, step):
         with MessageStore.open(path, commit_log=CommitLogConfig(file_size_bytes=64 << 20)) as store:
             for number in range(first, min(first + step, topics)):
@@ -81,8 +81,8 @@ def make_topics(path: Path, topics: int, queues: int, step: int = 250) -> dict[s
 
 
 def open_topics(path: Path, queues: int) -> dict[str, Any]:
-    """Seconds until a store of many topics is open; bytes of memory a queue, none of them touched."""
-    MessageStore.open(path.with_name("empty")).close()  # what the first store of a process costs is not the queues'
+    """Return the seconds until a store of many topics is open, and the memory per queue, with no queue touched."""
+    MessageStore.open(path.with_name("empty")).close()  # so that the cost of a first store is not counted
     gc.collect()
     before = resident_mb()
     began, began_cpu = time.perf_counter(), time.process_time()

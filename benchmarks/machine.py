@@ -1,4 +1,4 @@
-"""What a benchmark ran on, and how it is made fair."""
+"""The machine a benchmark runs on, and how runs are made fair."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MADV_POPULATE_WRITE = 23
 
 
 def describe() -> dict[str, str]:
-    """The machine, the kernel in use, the versions."""
+    """Return the machine, the kernel in use and the versions."""
     cpu = next(
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.machine(),
@@ -28,10 +28,10 @@ def describe() -> dict[str, str]:
 
 
 def touch_memory(size: int) -> None:
-    """Write to fresh memory once and give it back.
+    """Write to fresh memory once and free it.
 
-    On a virtual machine the first write to a page makes the host find memory for it, many times dearer than the write
-    itself. Whoever runs first would pay for it, so it is paid before anyone runs.
+    On a virtual machine the first write to a page makes the host allocate memory for it, which costs many times more
+    than the write itself. The side that runs first would pay for it, so it is paid before either runs.
     """
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     pages = mmap.mmap(-1, max(1 << 20, min(size, available // 2)))
@@ -40,6 +40,6 @@ def touch_memory(size: int) -> None:
 
 
 def resident_mb() -> float:
-    """Memory of this process that is no page of a file."""
+    """Return the resident memory of this process without pages of files."""
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
     return (int(fields["VmRSS"].split()[0]) - int(fields["RssFile"].split()[0])) / 1024

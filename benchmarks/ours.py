@@ -1,7 +1,7 @@
 """The workloads on mqlake's own store. Run as a program: `python -m benchmarks.ours WORKLOAD STORE [name=value …]`.
 
-Each run is a process of its own, as the JVM is, and prints one JSON line. Messages carry a tag and a key of their own,
-over four queues of one topic; every message is made anew, as a service would.
+Each run is a separate process, like the JVM, and prints one JSON line. Each message has a tag and a key of its own and
+goes to one of four queues of one topic. Every message is a new object, as in a real service.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from benchmarks.machine import resident_mb
 from mqlake import FlushConfig, Message, MessageStore
+from mqlake.store.writer import Writer
 
 TOPIC = "bench"
 SYNC = FlushConfig(sync=True)
@@ -31,14 +32,14 @@ def key(number: int) -> str:
 
 
 def timed(count: int, work: Callable[[], None]) -> float:
-    """Times a second."""
+    """Return how many times per second the work was done."""
     began = time.perf_counter()
     work()
     return count / (time.perf_counter() - began)
 
 
 class LagWatch:
-    """The largest dispatch lag seen while a workload runs, in bytes."""
+    """Track the largest dispatch lag, in bytes, while a workload runs."""
 
     def __init__(self, store: MessageStore) -> None:
         self.most = 0
@@ -59,7 +60,7 @@ class LagWatch:
 
 
 def put(path: Path, count: int, body: int) -> dict[str, Any]:
-    """One thread, async flush, one message a call."""
+    """Put one message per call, with one thread and async flush."""
     content = random.randbytes(body)
     with MessageStore.open(path) as store:
 
@@ -79,7 +80,7 @@ def put(path: Path, count: int, body: int) -> dict[str, Any]:
 
 
 def put_many(path: Path, count: int, body: int, batch: int) -> dict[str, Any]:
-    """One thread, async flush, batches."""
+    """Put batches, with one thread and async flush."""
     content = random.randbytes(body)
     with MessageStore.open(path) as store:
 
@@ -91,7 +92,7 @@ def put_many(path: Path, count: int, body: int, batch: int) -> dict[str, Any]:
 
 
 def put_sync(path: Path, count: int, body: int, threads: int) -> dict[str, Any]:
-    """Threads, sync flush: every put waits for its sync."""
+    """Put with many threads and sync flush: every put waits for its sync."""
     content = random.randbytes(body)
     with MessageStore.open(path, flush=SYNC) as store:
 
@@ -110,7 +111,7 @@ def put_sync(path: Path, count: int, body: int, threads: int) -> dict[str, Any]:
 
 
 def put_tasks(path: Path, count: int, body: int, tasks: int) -> dict[str, Any]:
-    """Asyncio tasks, sync flush."""
+    """Put with asyncio tasks and sync flush."""
     content = random.randbytes(body)
     with MessageStore.open(path, flush=SYNC) as store:
 
@@ -125,7 +126,7 @@ def put_tasks(path: Path, count: int, body: int, tasks: int) -> dict[str, Any]:
 
 
 def sqlite(path: Path, count: int, body: int) -> dict[str, Any]:
-    """SQLite, WAL, synchronous=FULL, one insert a commit."""
+    """Insert into SQLite, WAL, synchronous=FULL, one insert per commit."""
     path.mkdir(parents=True)
     content = random.randbytes(body)
     base = sqlite3.connect(path / "queue.db", isolation_level=None)
@@ -143,7 +144,7 @@ def sqlite(path: Path, count: int, body: int) -> dict[str, Any]:
 
 
 def prepare(path: Path, count: int, body: int) -> dict[str, Any]:
-    """A store to read from."""
+    """Write a store to read from."""
     with MessageStore.open(path) as store:
         content = random.randbytes(body)
         for start in range(0, count, 100):
@@ -152,10 +153,9 @@ def prepare(path: Path, count: int, body: int) -> dict[str, Any]:
 
 
 def crash(path: Path, mib: int, since: int) -> dict[str, Any]:
-    """Grow a store to so many MiB, take a checkpoint, write `since` more, and die."""
+    """Grow a store to this many MiB, write a checkpoint, append `since` MiB more, and die."""
     content = random.randbytes(1024)
     store = MessageStore.open(path)
-    assert store._writer is not None
 
     def grow(end: int) -> None:
         while store.end_offset < end:
@@ -164,7 +164,7 @@ def crash(path: Path, mib: int, since: int) -> dict[str, Any]:
 
     grow(mib << 20)
     store.wait_dispatched(600)
-    store._writer.write_checkpoint()
+    cast(Writer, store._writing).write_checkpoint()
     grow(store.end_offset + (since << 20))
     store.wait_dispatched(600)
     print(json.dumps({}), flush=True)
@@ -172,7 +172,7 @@ def crash(path: Path, mib: int, since: int) -> dict[str, Any]:
 
 
 def reopen(path: Path) -> dict[str, Any]:
-    """Open a store that was not closed; seconds. It is not closed this time either."""
+    """Return the seconds to open a store that was not closed. This call does not close it either."""
     began = time.perf_counter()
     store = MessageStore.open(path)
     took = time.perf_counter() - began
@@ -184,7 +184,7 @@ def reopen(path: Path) -> dict[str, Any]:
 
 
 def read(path: Path, count: int) -> dict[str, Any]:
-    """Batches of 32 as Python objects, over all queues from the start, again and again."""
+    """Read batches of 32 as Python objects, over all queues from the start, again and again."""
     with MessageStore.open(path) as store:
         ends = {queue.queue_id: queue.end_offset for queue in store.queues(TOPIC)}
 
@@ -203,7 +203,7 @@ def read(path: Path, count: int) -> dict[str, Any]:
 
 
 def query(path: Path, count: int) -> dict[str, Any]:
-    """Random keys, each of one message."""
+    """Look up random keys, each of one message."""
     with MessageStore.open(path) as store:
         messages = sum(queue.message_count for queue in store.queues(TOPIC))
 
@@ -219,7 +219,7 @@ def query(path: Path, count: int) -> dict[str, Any]:
 
 
 def seek(path: Path, count: int) -> dict[str, Any]:
-    """Random times of the store's life."""
+    """Look up random times of the store's life."""
     with MessageStore.open(path) as store:
         end = store.queues(TOPIC)[0].end_offset
         first = store.read(TOPIC, start=0, limit=1)[0].store_timestamp
@@ -233,11 +233,11 @@ def seek(path: Path, count: int) -> dict[str, Any]:
 
 
 def scan(path: Path, count: int) -> dict[str, Any]:
-    """The whole log into Arrow, all columns, CRC checked, on one core; megabytes a second."""
+    """Return the MB per second of a scan of the whole log into Arrow: all columns, CRC checked, one core."""
     with MessageStore.open(path, read_only=True) as store:
         size = store.end_offset - store.first_offset
         for _ in store.scan(columns=["size"]):
-            pass  # pages present, as in the other workloads
+            pass  # so that the pages are in memory, as in the other workloads
         rows = 0
         began = time.perf_counter()
         for _ in range(count):
@@ -247,7 +247,7 @@ def scan(path: Path, count: int) -> dict[str, Any]:
 
 
 def first_put(path: Path) -> dict[str, Any]:
-    """A fresh interpreter: import, open an empty store, one durable put; seconds."""
+    """Return the seconds that a fresh interpreter takes to import, open an empty store and make one durable put."""
     program = (
         "import sys, time; began = time.perf_counter()\n"
         "from mqlake import Durability, Message, MessageStore\n"

@@ -1,4 +1,4 @@
-"""What a row of the table is, and how its sides are run."""
+"""A row of the table, and how its sides are run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Measure = Callable[["Bench"], float]
 
 @dataclass
 class Bench:
-    """One round of one row: where it may write, how much it may do."""
+    """One round of one row: where it may write, and how much work it does."""
 
     directory: Path
     scale: float
     notes: dict[str, float] = field(default_factory=dict)
 
     def ours(self, workload: str, store: str = "", **options: int) -> dict[str, Any]:
-        """Run a workload of ours in a process of its own."""
+        """Run one of our workloads in a separate process."""
         return self.run("ours", workload, store, **options)
 
     def run(self, module: str, workload: str, store: str, **options: int) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class Bench:
         return result
 
     def theirs(self, workload: str, store: str = "", **options: Any) -> dict[str, Any]:
-        """Run a workload of RocketMQ's."""
+        """Run one of RocketMQ's workloads."""
         path = self.directory / (store or "theirs")
         result = RocketMQ(ROCKETMQ).bench(workload, path, **options)
         if not store:
@@ -50,7 +50,7 @@ class Bench:
         return result
 
     def spark(self, module: str, *arguments: str, body: int | None = None, mib: int = 1024) -> dict[str, Any]:
-        """Run a workload on Spark and what it is held against, in one process: a JVM is slow to start."""
+        """Run a workload on Spark and the one it is compared with in one process, because a JVM starts slowly."""
         command = [sys.executable, "-m", f"benchmarks.{module}", *arguments, str(self.directory)]
         command += [f"mib={max(64, int(mib * self.scale))}"]
         command += [f"body={body}", "rounds=3"] if body is not None else []
@@ -66,7 +66,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: what is measured on either side, and what the ratio must reach."""
+    """A row of the table: what is measured on each side, and the goal for the ratio."""
 
     name: str
     title: str
@@ -77,7 +77,7 @@ class Row:
 
 
 def rate_of(result: dict[str, Any]) -> float:
-    """Either side's rate: RocketMQ's lines name it after what is counted."""
+    """Return the rate of either side. RocketMQ names it after what is counted."""
     for name in ("rate", "messagesPerSecond", "queriesPerSecond", "lookupsPerSecond", "perSecond"):
         if name in result:
             return float(result[name])

@@ -1,10 +1,11 @@
-"""The Spark source beside Spark's own Parquet read of the same rows, in one session, taking turns.
+"""The Spark source compared with Spark's own Parquet read of the same rows, in one session, in turn.
 
-Run as a program: `python -m benchmarks.spark WORKLOAD DIRECTORY [mib=1024] [body=180] [rounds=3]`. Store and Parquet
-files are made in DIRECTORY when they are not there. Prints one JSON line: what `turns.in_turns` says, GiB of the log.
+Run as a program: `python -m benchmarks.spark WORKLOAD DIRECTORY [mib=1024] [body=180] [rounds=3]`. It makes store and
+Parquet files in DIRECTORY if they do not exist. Prints one JSON line: the result of `turns.in_turns`, and the log's
+GiB.
 
-The workload `column:NAME` is one column to the noop sink, `columns` all of them, one after the other; `archive` is the
-archive job, without its key index, and Spark writing the same rows to Parquet itself, topics together.
+The workload `column:NAME` reads one column to the noop sink, `columns` reads each column in turn. `archive` is the
+archive job without its key index, compared with Spark writing the same rows, all topics together, to Parquet.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ WORKLOADS: dict[str, tuple[dict[str, str], Callable[[DataFrame], DataFrame], Act
     ),
     "key": ({"keys": "k777"}, lambda rows: rows.where("array_contains(keys, 'k777')"), to_noop),
 }
-"""By name: options of our side, the same selection of Parquet's, and what is done with the rows."""
+"""By name: options of our side, the same selection on Parquet, and what is done with the rows."""
 
 
 def run(spark: SparkSession, workload: str, store: Path, rounds: int) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Rebuild and audit on Spark beside the same work in one process, taking turns.
+"""Rebuild and audit on Spark compared with the same work in one process, in turn.
 
-Run as a program: `python -m benchmarks.spark_jobs rebuild|audit DIRECTORY [mib=1024] [body=180] [rounds=3]`. The store
-is made where it is not there. Prints one JSON line: what `turns.in_turns` says, and GiB of the log.
+Run as a program: `python -m benchmarks.spark_jobs rebuild|audit DIRECTORY [mib=1024] [body=180] [rounds=3]`. It makes
+the store if it does not exist. Prints one JSON line: the result of `turns.in_turns`, and the log's GiB.
 
-Rebuild is held against an opening of the same log without queues and index, which walks it and builds them; audit
-against `mqlake.check`.
+Rebuild is compared with opening the same log without queues and index, which walks it and builds them; audit is
+compared with `mqlake.check`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How much memory a large read takes: a fleet of stores, all columns, in a driver of 1 GiB.
+"""Memory of a large read: many stores, all columns, in a driver of 1 GiB.
 
-Run as a program: `python -m benchmarks.spark_memory DIRECTORY [mib=8192] [body=180]`. The log is one store of 1 GiB and
-as many hard-linked copies of it as `mib` asks for: every byte is read from a store of its own. Prints one JSON line:
-the most megabytes that the JVM and any one worker had resident, pages of mapped files included, and seconds.
+Run as a program: `python -m benchmarks.spark_memory DIRECTORY [mib=8192] [body=180]`. It reads one store of 1 GiB and
+as many hard-linked copies as `mib` needs, so that every byte comes from a different store. Prints one JSON line: the
+peak resident MB of the JVM and of the largest worker, pages of mapped files included, and the seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SAMPLE_S = 0.1
 
 
 class Peaks(threading.Thread):
-    """Looks at the processes below this one until it is told to stop."""
+    """Sample the memory of the processes below this one until stopped."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)

@@ -1,8 +1,8 @@
-"""Rows into a store by `df.write.format("mqlake")`, beside the same rows into Parquet by Spark itself, taking turns.
+"""Write rows into a store with `df.write.format("mqlake")`, compared with Spark writing them to Parquet, in turn.
 
 Run as a program: `python -m benchmarks.spark_sink DIRECTORY [mib=1024] [body=180] [rounds=3]`. Both sides read the rows
-from the same Parquet files, made in DIRECTORY when they are not there. Prints one JSON line: what `turns.in_turns`
-says, GiB of the log and rows.
+from the same Parquet files, which are made in DIRECTORY if they do not exist. Prints one JSON line: the result of
+`turns.in_turns`, the log's GiB, and the row count.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Statistics of a store beside the same figures from Parquet files of the same rows, in one session, taking turns.
+"""Statistics of a store compared with the same figures from Parquet files of the same rows, in one session, in turn.
 
-Run as a program: `python -m benchmarks.spark_stats stats DIRECTORY [mib=1024] [body=180] [rounds=3]`. The store is
-made where it is not there. With `split` in the place of `stats` the splits are counted in this process, without
-Spark, and the CPU seconds are told. Prints one JSON line: what `turns.in_turns` says, GiB of the log.
+Run as a program: `python -m benchmarks.spark_stats stats DIRECTORY [mib=1024] [body=180] [rounds=3]`. It makes the
+store if it does not exist. With `split` instead of `stats`, this process counts the splits without Spark and prints
+the CPU seconds. Prints one JSON line: the result of `turns.in_turns`, and the log's GiB.
 
-The other side counts traffic by topic, queue, tag and minute and the different keys of each topic; it leaves out
+The other side counts traffic by topic, queue, tag and minute, and the distinct keys of each topic. It omits
 histograms, the bytes of bodies and the most frequent keys.
 """
 
@@ -41,7 +41,7 @@ def on_spark(spark: SparkSession, store: Path, rounds: int) -> dict[str, float]:
 
 
 def in_process(store: Path, rounds: int) -> dict[str, float]:
-    """CPU seconds of one process, the best of some rounds: what a busy machine adds is left out."""
+    """Return the CPU seconds of one process, the best of some rounds, to exclude what a busy machine adds."""
     (made,) = plans_of(str(store), None)
     spent = []
     for _ in range(rounds + 1):

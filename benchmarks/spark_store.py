@@ -1,6 +1,6 @@
 """The store that the rows on Spark read, made once.
 
-A hundred topics take turns, every message has a tag and a key of its own, and their times are those of one whole day.
+A hundred topics take turns, every message has a tag and a unique key, and the store times cover one whole day.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ import random
 from pathlib import Path
 from typing import Any
 
-from mqlake import Message, MessageStore
+import pyarrow
+
+from mqlake import MessageStore
+from mqlake.ingest.pack import Packer
 
 TOPICS = 100
 OVERHEAD = 128
-"""Bytes of a record beside its body, here."""
+"""Bytes of a record here, without its body."""
 DAY_MS = 24 * 3600 * 1000
 MIDNIGHT_MS = 2_208_988_800_000
-"""2040-01-01: store times never run back, so a day that is to be written now must lie ahead."""
+"""2040-01-01: store times never go back, so the day must be in the future."""
 
 
 def store_in(directory: Path, settings: dict[str, int]) -> Path:
-    """The store of so many MiB, with bodies of so many bytes; made where it is not there."""
+    """Return the store of this many MiB, with bodies of this many bytes. Make it if it does not exist."""
     store = directory / f"spark-{settings['mib']}-{settings['body']}"
     if not store.exists():
         write(store, settings["mib"], settings["body"])
@@ -31,17 +34,18 @@ def write(path: Path, mib: int, body: int) -> None:
     count = (mib << 20) // (body + OVERHEAD)
     contents = random.Random(2026)
     with MessageStore.open(path) as store:
-        clock: Any = store._side.log._appender  # type: ignore[attr-defined]
+        packer = Packer(store.config.commit_log, "the benchmark")
         for start in range(0, count, 100):
-            # every body another: a few that return would be a dictionary to Parquet
+            # Every body is different: Parquet would encode repeated ones as a dictionary.
             block = contents.randbytes(100 * body)
-            clock.last_timestamp = MIDNIGHT_MS + start * DAY_MS // count
-            store.put_many(
-                [
-                    Message(f"topic-{i % TOPICS}", block[i * body : (i + 1) * body], tags="TagA", keys=f"k{start + i}")
-                    for i in range(100)
-                ]
-            )
+            rows = {
+                "topic": [f"topic-{i % TOPICS}" for i in range(100)],
+                "body": [block[i * body : (i + 1) * body] for i in range(100)],
+                "tags": ["TagA"] * 100,
+                "keys": [[f"k{start + i}"] for i in range(100)],
+            }
+            timestamp = MIDNIGHT_MS + start * DAY_MS // count
+            store.put_packed(packer.pack(pyarrow.record_batch(rows)), timestamp=timestamp)
 
 
 def gib_of(store: Path) -> float:
@@ -50,7 +54,7 @@ def gib_of(store: Path) -> float:
 
 
 def parquet_of(spark: Any, store: Path) -> Path:
-    """Its rows as Spark writes them to Parquet."""
+    """Return the store's rows as Spark writes them to Parquet."""
     parquet = store.with_suffix(".parquet")
     if not parquet.exists():
         spark.read.format("mqlake").load(str(store)).write.parquet(str(parquet))
@@ -58,7 +62,7 @@ def parquet_of(spark: Any, store: Path) -> Path:
 
 
 def local_session(**settings: Any) -> Any:
-    """Two workers on this machine, of whichever PySpark is there."""
+    """Return a session with two workers on this machine, of whichever PySpark is installed."""
     from mqlake.spark import session
 
     usual = {"spark_ui_enabled": "false", "spark_driver_memory": "2g", "spark_sql_shuffle_partitions": 2}

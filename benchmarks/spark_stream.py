@@ -1,12 +1,12 @@
-"""Streams of the log: how fast one catches up, and how soon a message that is appended has been processed.
+"""Streams of the log: how fast one catches up, and how soon an appended message is processed.
 
 Run as a program: `python -m benchmarks.spark_stream catchup|tail DIRECTORY [mib=1024] [body=180] [rounds=3]
-[messages=300]`. Prints one JSON line: rows a second, or seconds from append to processed; what `turns.in_turns` says,
-or the processor time.
+[messages=300]`. Prints one JSON line: rows per second, or seconds from append to processed; and the result of
+`turns.in_turns`, or the processor time.
 
-Catching up is a query that takes what is available now, all columns, to the noop sink, in batches of 256 MiB; its
-time has its start and end in it. The tail is a writer in a process of its own
-that appends a message with the time in it every 50 ms; it is processed once foreachBatch has its row in Python.
+`catchup` is a query that takes what is available now, all columns, to the noop sink, in batches of 256 MiB. Its time
+includes start and end. In `tail`, a separate process appends a message that holds the time every 50 ms. The message
+counts as processed once foreachBatch has its row in Python.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.spark_store import gib_of, local_session, store_in
 from benchmarks.turns import in_turns, settings_of, used_s
 
 SETTLING = 100
-"""Messages of the tail that are not counted: Java compiles meanwhile."""
+"""Messages of the tail that do not count, because Java still compiles."""
 
 WRITER = """
 import sys, time

@@ -1,6 +1,6 @@
 """A million timed messages. Run as a program: `python -m benchmarks.timer WORKLOAD STORE [name=value …]`.
 
-Each run is a process of its own and prints one JSON line.
+Each run is a separate process and prints one JSON line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOUR_MS = 3_600_000
 
 
 def pending(path: Path, count: int) -> dict[str, Any]:
-    """What a put costs beside `count` timed messages and beside none; what they cost themselves, and in memory."""
+    """Measure a put with `count` timed messages pending and with none; also their own put rate and their memory."""
     with MessageStore.open(path.with_name("beside")) as other, MessageStore.open(path) as store:
         before = resident_mb()
         base_ms = time.time_ns() // 1_000_000 + HOUR_MS
@@ -52,7 +52,7 @@ def pending(path: Path, count: int) -> dict[str, Any]:
 
 
 def _put_cost(store: MessageStore) -> float:
-    """CPU seconds of the putting thread a put: other load on the machine does not count."""
+    """Return the CPU seconds per put of the calling thread. Other load on the machine does not count."""
     began = time.thread_time()
     for _ in range(PUTS):
         store.put(Message("plain", BODY, queue_id=0))
@@ -60,7 +60,7 @@ def _put_cost(store: MessageStore) -> float:
 
 
 def reopen(path: Path, count: int) -> dict[str, Any]:
-    """Seconds until the store is open and knows what is pending; what that costs in memory."""
+    """Return the seconds until the store is open and knows its pending messages, and the memory that takes."""
     before = resident_mb()
     began, began_cpu = time.perf_counter(), time.process_time()
     store = MessageStore.open(path)
@@ -72,7 +72,7 @@ def reopen(path: Path, count: int) -> dict[str, Any]:
 
 
 def late(path: Path, count: int, rate: int, seconds: int) -> dict[str, Any]:
-    """How late messages are, `rate` of them due in each second, with others pending that make `count` in all."""
+    """Return how late messages are: `rate` are due in each second, and `count` are pending in total."""
     with MessageStore.open(path) as store:
         due = rate * seconds
         far_ms = time.time_ns() // 1_000_000 + 24 * HOUR_MS
@@ -92,7 +92,7 @@ def late(path: Path, count: int, rate: int, seconds: int) -> dict[str, Any]:
                 lateness.append(message.store_timestamp - int(message.properties["TIMER_DELIVER_MS"]))
         cpu = time.process_time() - began_cpu
     lateness.sort()
-    assert lateness[0] >= 0, "before its time"
+    assert lateness[0] >= 0, "delivered too early"
     return {"rate": lateness[-1], "p99Ms": lateness[len(lateness) * 99 // 100], "cpuShare": cpu / seconds}
 
 

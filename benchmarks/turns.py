@@ -1,8 +1,7 @@
-"""Sides that do the same work take turns in one process; what each took, and what others took of the machine meanwhile.
+"""Run sides that do the same work in turn, in one process, and measure them and the rest of the machine.
 
-Others are other programs, and those whom the host of a virtual machine gives its processors to, now and then. A round
-in which they had more than a little says nothing of the sides: it is made again, and the quietest rounds count, whole
-ones only.
+The rest are other programs, and other virtual machines to which the host lends its processors. A round in which they
+used more than a little says nothing about the sides. It is repeated, and only the quietest complete rounds count.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 WARM_UPS = 3
-"""Java compiles what it runs often."""
+"""Rounds before measuring, because Java compiles what runs often."""
 QUIET = 0.05
-"""The share of the processors that others may have had in a round that counts."""
+"""Largest share of the processors that others may use in a round that counts."""
 MOST_ROUNDS = 4
-"""How many times as many rounds as were asked for may be made, in search of quiet ones."""
+"""Limit on the rounds made in search of quiet ones, as a multiple of the requested rounds."""
 TICKS = os.sysconf("SC_CLK_TCK")
 BUSY = Path("/proc/stat")
 Side = Callable[[], object]
 
 
 class Used(NamedTuple):
-    """Processor time of this process and of all below it."""
+    """Processor time of this process and all processes below it."""
 
     java: float
     python: float
-    """And of all those that have ended."""
+    """Includes processes that have ended."""
 
     def since(self, before: Used) -> Used:
         return Used(self.java - before.java, self.python - before.python)
@@ -62,22 +61,25 @@ def used_s() -> Used:
 
 
 def busy_s() -> float:
-    """Seconds that the processors of this machine were in use by anyone, or given to others by its host."""
+    """Return the seconds that the machine's processors were busy, or lent to others by the host."""
     user, nice, system, _idle, _waiting, interrupts, soft, stolen = map(int, BUSY.read_text().split()[1:9])
     return (user + nice + system + interrupts + soft + stolen) / TICKS
 
 
 class Round(NamedTuple):
-    """Each side once."""
+    """One run of each side."""
 
     others: float
-    """Their share of the processors."""
+    """Share of the processors that others used."""
     took: dict[str, float]
 
 
 def in_turns(sides: Mapping[str, Side], rounds: int, before: Side = lambda: None) -> dict[str, float]:
-    """Medians of the quietest rounds: seconds of each side, its processor time as `NAMEJava` and `NAMEPython`; and
-    `others`, the share of the processors that they had. `before` is done ahead of each, and not timed."""
+    """Return medians of the quietest rounds: the seconds of each side, its processor time as `NAMEJava` and
+    `NAMEPython`, and `others`, the share of the processors that others used.
+
+    `before` runs before each side and is not timed.
+    """
     for _ in range(WARM_UPS):
         for side in sides.values():
             before()
@@ -107,9 +109,11 @@ def _round(sides: Mapping[str, Side], before: Side) -> Round:
 
 @contextmanager
 def put_aside(folder: Path) -> Iterator[Side]:
-    """What to do ahead of each side so that it finds no `folder`, and nothing that the other side left behind: what was
-    written is on the disk; `folder` is empty and out of the way, to be deleted in the end, because for minutes after
-    many files were deleted ext4 is slow to make new ones."""
+    """Yield a function to call before each side. After it, `folder` does not exist and all writes are on disk.
+
+    It empties `folder` and moves it away instead of deleting it, because ext4 creates files slowly for minutes after
+    many were deleted. The moved folders are deleted at the end.
+    """
     with tempfile.TemporaryDirectory(dir=folder.parent) as aside:
         names = (Path(aside, str(number)) for number in itertools.count())
 
@@ -125,6 +129,6 @@ def put_aside(folder: Path) -> Iterator[Side]:
 
 
 def settings_of(arguments: list[str], **others: int) -> dict[str, int]:
-    """What is said as NAME=NUMBER behind a workload and a folder, and the usual values."""
+    """Return the settings given as NAME=NUMBER after a workload and a folder, and defaults for the others."""
     given = {name: int(value) for name, value in (argument.split("=") for argument in arguments)}
     return {"mib": 1024, "body": 180, "rounds": 3, **others, **given}

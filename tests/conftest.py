@@ -1,18 +1,29 @@
-"""For all tests: programs can be interrupted; what was compared with real RocketMQ is said at the end, in counts."""
+"""For all tests: programs can be interrupted; the order of locks is recorded; counts of what was
+compared with real RocketMQ are printed at the end."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell does it in the background; programs would inherit it
+LOCKS = "MQLAKE_RECORD_LOCKS"
+"""Names the folder where this run's processes, children included, write locks taken in the wrong order."""
+if LOCKS not in os.environ:  # inherited by workers of a parallel run and by programs that tests start
+    os.environ[LOCKS] = tempfile.mkdtemp(prefix="mqlake-locks-")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs; children would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tests name what they compared with `record_property("compared: WITH WHAT", {kind: count})`."""
+    """Print what tests recorded with `record_property("compared: WITH WHAT", {kind: count})`."""
     totals: dict[str, Counter[str]] = {}
     for report in terminalreporter.getreports("passed"):
         for name, counts in report.user_properties:
@@ -21,3 +32,26 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for title, counter in sorted(totals.items()):
         told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(counter.items()))
         terminalreporter.write_line(f"{title}: {told}, none missing")
+
+
+@pytest.fixture(autouse=True)
+def _locks_are_taken_in_order() -> Iterator[None]:
+    """Fail the test that first took a lock in the wrong order."""
+    from mqlake.runtime import locks
+
+    assert locks._recorder is not None, "locks were imported before the recording was switched on"
+    before = len(locks._recorder.violations)
+    yield
+    assert not locks._recorder.violations[before:], "\n".join(locks._recorder.violations[before:])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run if any process, including children of tests, took locks in the wrong order."""
+    if hasattr(session.config, "workerinput"):
+        return
+    folder = Path(os.environ[LOCKS])
+    found = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt"))]
+    shutil.rmtree(folder, ignore_errors=True)
+    if found:
+        print("\nlocks were taken in a wrong order:\n" + "\n".join(found))
+        session.exitstatus = 1

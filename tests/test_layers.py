@@ -10,23 +10,30 @@ import pytest
 import mqlake
 
 PACKAGE = Path(mqlake.__file__).parent
-ANYWHERE = {"errors", "config", "message", "version"}
+ANYWHERE = {"errors", "config", "message", "version", "runtime"}
 LAYERS = {
     "kernel": {"kernel"},
     "codec": {"kernel", "codec"},
     "files": {"kernel", "files"},
     "logs": {"kernel", "codec", "files", "logs"},
     "store": {"kernel", "codec", "files", "logs", "store"},
+    "ingest": {"kernel", "codec", "files", "logs", "store", "ingest"},
+    "inspect": {"kernel", "codec", "files", "logs", "store", "inspect"},
     "delivery": {"kernel", "codec", "files", "logs", "store", "delivery"},
     "report": {"report"},
     "lake": {"kernel", "codec", "files", "logs", "store", "lake"},
-    "spark": {"kernel", "codec", "files", "logs", "store", "lake", "report", "spark"},
+    "spark": {"kernel", "codec", "files", "logs", "store", "ingest", "inspect", "lake", "report", "spark"},
     "torture": {"torture", "spark", "lake"},  # beside the command line: it uses the public names, as any program would
-    "cli": {"kernel", "codec", "files", "logs", "store", "delivery", "lake", "report", "spark", "torture", "cli"},
+    "cli": {
+        *("kernel", "codec", "files", "logs", "store", "ingest", "inspect"),
+        *("delivery", "lake", "report", "spark", "torture", "cli"),
+    },
 }
 OUTSIDE = {
     "cli": {"click", "rich", "pyarrow", "pyspark", "py4j"},
     "store": {"pyarrow", "numpy"},
+    "ingest": {"pyarrow", "numpy"},
+    "inspect": {"pyarrow", "numpy"},
     "codec": {"lz4", "zstandard"},
     "lake": {"pyarrow", "numpy"},
     "spark": {"pyspark", "pyarrow", "numpy"},
@@ -62,12 +69,8 @@ def test_only_named_places_use_what_is_not_in_the_standard_library(layer: str) -
             assert root in allowed, f"{path.name} imports {name}"
 
 
-def test_spark_needs_the_reading_side_of_the_store_and_its_batches_only() -> None:
-    reading = {"mqlake.store.follower", "mqlake.store.opening", "mqlake.store.scan"}
-    reading |= {"mqlake.store.consumer_offsets", "mqlake.store.gates"}
-    reading |= {"mqlake.store.pack", "mqlake.store.staging", "mqlake.store.batches"}
-    reading |= {f"mqlake.store.{part}" for part in ("harvest", "assemble", "rebuild")}  # derived files, from the log
-    reading |= {f"mqlake.store.{part}" for part in ("check", "piece", "log_map", "findings", "survey")}
+def test_spark_needs_the_reading_side_of_the_store() -> None:
+    reading = {f"mqlake.store.{part}" for part in ("follower", "opening", "scan", "gates")}
     for path in (PACKAGE / "spark").rglob("*.py"):
         for name in imports_of(path):
             if name.startswith("mqlake.store."):

@@ -1,4 +1,4 @@
-"""A Kafka broker of one node on loopback, from Maven's jars, with its data in a folder; ended by its process."""
+"""A single-node Kafka broker on loopback, from Maven's jars, with its data in a folder. It is ended by process id."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START_S = 60.0
 
 
 def fetch() -> None:
-    """Get the broker, the connector and the PySpark it belongs to, each once."""
+    """Download the broker, the connector and the PySpark that it needs, each once."""
     for profile in ("broker", "connector"):
         if not (JARS / profile).is_dir():
             command = ["mvn", "-q", "-B", "-P", profile, "dependency:copy-dependencies"]
@@ -33,7 +33,7 @@ def connector_jars() -> str:
 
 @contextmanager
 def broker(data: Path) -> Iterator[str]:
-    """The address of a broker that runs over a folder, made when it is not there."""
+    """Run a broker on a folder, which is made if it does not exist. Yield its address."""
     ports = free_port(), free_port()
     settings = data / "server.properties"
     is_new = not settings.exists()
@@ -84,4 +84,4 @@ def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.2)
-    raise RuntimeError(f"the Kafka broker did not come up in {START_S} s; see broker.log in its folder")
+    raise RuntimeError(f"the Kafka broker did not start within {START_S} s; see broker.log in its folder")

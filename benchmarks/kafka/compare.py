@@ -1,12 +1,13 @@
-"""One workload on the store and on a Kafka topic with the same messages, in one Spark session, taking turns.
+"""One workload on the store and on a Kafka topic with the same messages, in one Spark session, in turn.
 
-Run as a program: `python -m benchmarks.kafka.compare WORKLOAD DIRECTORY [mib=1024] [body=896] [rounds=3]`. Store and
-topic are made in DIRECTORY when they are not there. Prints one JSON line: what `turns.in_turns` says, GiB of the log.
+Run as a program: `python -m benchmarks.kafka.compare WORKLOAD DIRECTORY [mib=1024] [body=896] [rounds=3]`. It makes
+store and topic in DIRECTORY if they do not exist. Prints one JSON line: the result of `turns.in_turns`, and the log's
+GiB.
 
-The topic has four partitions and is filled from the store; a Kafka record has the message's body, its key, and its
-other properties as headers, which are read as well. "full" and "catchup" have all columns of either side,
-"catchup_same" those of ours that have what is in a Kafka row. "parquet" is the archive job here, and Spark's own writer
-there.
+The topic has four partitions and is filled from the store. A Kafka record has the message's body, its key, and its
+other properties as headers, which are read as well. "full" and "catchup" read all columns of each side;
+"catchup_same" reads those of our columns that a Kafka row also has. "parquet" is the archive job on our side, and
+Spark's own writer on the other.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from benchmarks.turns import in_turns, put_aside, settings_of
 TOPIC = "messages"
 BATCH_BYTES = 256 << 20
 FILLING = {"kafka.enable.idempotence": "false", "kafka.linger.ms": "50", "kafka.batch.size": "262144"}
-"""The broker makes the topic while it is written to, and takes the sequence numbers of the first batches for wrong."""
+"""The broker creates the topic during the first write, and then rejects the sequence numbers of the first batches."""
 RECORD = (
     "keys[0] as key",
     "body as value",
@@ -38,7 +39,7 @@ RUNS_PREPARED = "MQLAKE_BENCH_KAFKA"
 
 
 def main(arguments: list[str]) -> None:
-    """Run again under the PySpark that the connector belongs to, then measure."""
+    """Restart under the PySpark that the connector needs, then measure."""
     if RUNS_PREPARED not in os.environ:
         fetch()
         environment = {**os.environ, RUNS_PREPARED: "1", "PYTHONPATH": f"{JARS / 'pyspark'}:{os.getcwd()}"}  # noqa: PTH109

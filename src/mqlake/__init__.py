@@ -21,12 +21,15 @@ from mqlake.config import (
     TransactionConfig,
 )
 from mqlake.errors import (
+    BackupFailed,
     BadConfigFile,
     BadFile,
     CorruptBody,
     CorruptRecord,
     DiskAboveLimit,
     DiskFull,
+    DispatchFailed,
+    FileFailed,
     FlushTimeout,
     InvalidConfig,
     InvalidFilter,
@@ -37,11 +40,13 @@ from mqlake.errors import (
     NotAStore,
     NotPending,
     NotPermitted,
+    NotWritten,
     OffsetOutOfRange,
     ReadOnlyStore,
     StoreClosed,
     StoreError,
     StoreFailed,
+    StoreForked,
     StoreLocked,
     TransactionEnded,
     TransactionExpired,
@@ -53,29 +58,37 @@ from mqlake.message import Durability, Message, PutReceipt, StoredMessage
 from mqlake.version import __version__
 
 if TYPE_CHECKING:
-    from mqlake.delivery.filters import Sql, Tags
-    from mqlake.delivery.message_store import MessageStore
-    from mqlake.store.check import CheckReport, check
-    from mqlake.store.findings import Finding, Severity
+    from mqlake.delivery.consume.filters import Sql, Tags
+    from mqlake.inspect.backup import Backup
+    from mqlake.inspect.check import CheckReport, check
+    from mqlake.inspect.findings import Finding, Severity
+    from mqlake.message_store import MessageStore
+    from mqlake.runtime.workers import WorkerHealth
+    from mqlake.store.health import Health
     from mqlake.store.read import QueueRange
     from mqlake.store.retention import Retained
     from mqlake.store.stats import StoreStats, TopicStats
 
 PLACES = {
-    "CheckReport": "store.check",
-    "Finding": "store.findings",
-    "MessageStore": "delivery.message_store",
+    "Backup": "inspect.backup",
+    "WorkerHealth": "runtime.workers",
+    "Health": "store.health",
+    "CheckReport": "inspect.check",
+    "Finding": "inspect.findings",
+    "MessageStore": "message_store",
     "QueueRange": "store.read",
     "Retained": "store.retention",
-    "Severity": "store.findings",
-    "Sql": "delivery.filters",
+    "Severity": "inspect.findings",
+    "Sql": "delivery.consume.filters",
     "StoreStats": "store.stats",
-    "Tags": "delivery.filters",
+    "Tags": "delivery.consume.filters",
     "TopicStats": "store.stats",
-    "check": "store.check",
+    "check": "inspect.check",
 }
 
 __all__ = [
+    "Backup",
+    "BackupFailed",
     "BadConfigFile",
     "BadFile",
     "CheckReport",
@@ -86,10 +99,13 @@ __all__ = [
     "DeliveryConfig",
     "DiskAboveLimit",
     "DiskFull",
+    "DispatchFailed",
     "Durability",
+    "FileFailed",
     "Finding",
     "FlushConfig",
     "FlushTimeout",
+    "Health",
     "IndexConfig",
     "InvalidConfig",
     "InvalidFilter",
@@ -103,6 +119,7 @@ __all__ = [
     "NotAStore",
     "NotPending",
     "NotPermitted",
+    "NotWritten",
     "OffsetOutOfRange",
     "PoolConfig",
     "PutReceipt",
@@ -116,6 +133,7 @@ __all__ = [
     "StoreConfig",
     "StoreError",
     "StoreFailed",
+    "StoreForked",
     "StoreLocked",
     "StoreStats",
     "StoredMessage",
@@ -128,6 +146,7 @@ __all__ = [
     "UnfinishedBatch",
     "UnknownGroup",
     "UnknownTopic",
+    "WorkerHealth",
     "__version__",
     "check",
 ]

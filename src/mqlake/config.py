@@ -1,7 +1,8 @@
-"""Settings: small frozen dataclasses with RocketMQ's defaults, and RocketMQ's own names for them.
+"""Settings: small frozen dataclasses with RocketMQ's defaults and RocketMQ's own property names.
 
-`StoreConfig.load("broker.conf")` reads a broker's file. A name that no RocketMQ knows is an error; one that RocketMQ
-knows and this store has no use for is accepted. `None` for a file size means: what the files have, else the default.
+`StoreConfig.load("broker.conf")` reads a broker's file. A name that no RocketMQ release knows is an error; a name that
+RocketMQ knows and this store does not need is accepted. `None` for a file size means: the size of the files that
+exist, else the default.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ DEFAULT_QUEUE_FILE_SIZE = 300_000 * 20
 DEFAULT_BATCH_QUEUE_FILE_SIZE = 300_000 * 46
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 RECORD_OVERHEAD = 64 * 1024
-"""A whole record may pass the limit on its body by this much."""
+"""A whole record may exceed the limit on its body by this much."""
 
 
 def _require(key: str, value: int, low: int, high: int) -> None:
@@ -31,22 +32,22 @@ def _require(key: str, value: int, low: int, high: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitLogConfig:
-    """The one log that holds all messages."""
+    """The commit log, which holds all messages."""
 
     file_size_bytes: int | None = None
-    """Size of each log file (mappedFileSizeCommitLog): 1 GiB unless the store has files already."""
+    """Size of each log file (mappedFileSizeCommitLog): 1 GiB unless the store already has files."""
 
     max_message_bytes: int = 4 * MIB
     """Largest body (maxMessageSize); also the largest batch."""
 
     append_record_crc: bool = False
-    """End each record with a CRC over all of it, as a property (enabledAppendPropCRC; RocketMQ 5.2 and later)."""
+    """End each record with a property that holds a CRC over the whole record (enabledAppendPropCRC; RocketMQ 5.2+)."""
 
     store_host: str = "127.0.0.1:10911"
-    """Address that records and message ids carry (brokerIP1 and listenPort)."""
+    """Address in records and message ids (brokerIP1 and listenPort)."""
 
     slow_append_ms: int = 500
-    """Warn when one append keeps the log to itself for longer."""
+    """Warn if one append holds the log's lock for longer than this."""
 
     def __post_init__(self) -> None:
         if self.file_size_bytes is not None:
@@ -61,13 +62,13 @@ class CommitLogConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeQueueConfig:
-    """The queues, which say where each message of a topic lies in the log."""
+    """The consume queues, which hold the physical offset of each message of a topic."""
 
     file_size_bytes: int | None = None
-    """Size of each queue file (mappedFileSizeConsumeQueue): 300,000 entries of 20 bytes unless there are files."""
+    """Size of each queue file (mappedFileSizeConsumeQueue): 300,000 entries of 20 bytes unless files exist."""
 
     queues_per_topic: int = 4
-    """Queues that a topic gets when messages name none (defaultTopicQueueNums)."""
+    """Queues of a topic that is created by its first message (defaultTopicQueueNums)."""
 
     def __post_init__(self) -> None:
         if self.file_size_bytes is not None:
@@ -77,16 +78,16 @@ class ConsumeQueueConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexConfig:
-    """The index of keys."""
+    """The key index."""
 
     enabled: bool = True
-    """Index keys at all (messageIndexEnable)."""
+    """Index the keys of messages (messageIndexEnable)."""
 
     slot_count: int | None = None
-    """Hash slots of a file (maxHashSlotNum): 5,000,000 unless noted under mqlake/."""
+    """Hash slots per file (maxHashSlotNum): 5,000,000 unless a note under mqlake/ says otherwise."""
 
     entry_count: int | None = None
-    """Entries of a file (maxIndexNum): 20,000,000 unless noted under mqlake/. One of them is never used."""
+    """Entries per file (maxIndexNum): 20,000,000 unless a note under mqlake/ says otherwise. Entry 0 is never used."""
 
     tags: bool = True
     """Index tags too, as RocketMQ does since 5.4."""
@@ -100,30 +101,29 @@ class IndexConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushConfig:
-    """When appended bytes reach the disk. Defaults are RocketMQ's."""
+    """When appended bytes reach the disk. The defaults are RocketMQ's."""
 
     sync: bool = False
-    """put() returns only once the record is on disk, and nobody sees it before (flushDiskType)."""
+    """put() returns only once the record is on disk, and no reader sees it earlier (flushDiskType)."""
 
     interval_ms: int = 500
     """Pause between background flushes (flushIntervalCommitLog)."""
 
     least_pages: int = 4
-    """Dirty pages of 4 KiB that a background flush waits for (flushCommitLogLeastPages)."""
+    """A background flush waits for this many dirty pages of 4 KiB (flushCommitLogLeastPages)."""
 
     thorough_interval_ms: int = 10_000
-    """Flush at least this often, however few pages are dirty: with sync off, the most a power cut can lose
-    (flushCommitLogThoroughInterval)."""
+    """Flush at least this often, however few pages are dirty (flushCommitLogThoroughInterval). With sync off, this is
+    the most that a power cut can lose."""
 
     timeout_ms: int = 5_000
-    """How long a put waits for its sync (syncFlushTimeout)."""
+    """Longest time that a put waits for its sync (syncFlushTimeout)."""
 
     queue_interval_ms: int = 1_000
-    """Pause between looks at the queues' files (flushIntervalConsumeQueue)."""
+    """Pause between flushes of the queue files (flushIntervalConsumeQueue)."""
 
     queue_thorough_interval_ms: int = 60_000
-    """Queues and index reach the disk, and a checkpoint is written, at least this often
-    (flushConsumeQueueThoroughInterval)."""
+    """Sync queues and index and write a checkpoint at least this often (flushConsumeQueueThoroughInterval)."""
 
     def __post_init__(self) -> None:
         _require("interval_ms", self.interval_ms, 1, self.thorough_interval_ms)
@@ -136,25 +136,25 @@ class FlushConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolConfig:
-    """The transient pool: writes go to locked buffers first, and to the file a little later."""
+    """The transient pool: puts write to locked buffers, which are committed to the file a little later."""
 
     enabled: bool = False
-    """Use it (transientStorePoolEnable)."""
+    """Use the pool (transientStorePoolEnable)."""
 
     buffer_count: int = 5
-    """Buffers, each as large as a log file (transientStorePoolSize)."""
+    """Number of buffers, each as large as a log file (transientStorePoolSize)."""
 
     commit_interval_ms: int = 200
     """Pause between commits of buffers to the file (commitIntervalCommitLog)."""
 
     commit_least_pages: int = 4
-    """Pages that a commit waits for (commitCommitLogLeastPages)."""
+    """A commit waits for this many dirty pages (commitCommitLogLeastPages)."""
 
     commit_thorough_interval_ms: int = 200
     """Commit at least this often (commitCommitLogThoroughInterval)."""
 
     fail_fast: bool = False
-    """Refuse a put at once when no buffer is free, in the place of waiting (fastFailIfNoBufferInStorePool)."""
+    """Refuse a put at once if no buffer is free, instead of waiting (fastFailIfNoBufferInStorePool)."""
 
     def __post_init__(self) -> None:
         _require("buffer_count", self.buffer_count, 2, 1024)
@@ -165,54 +165,54 @@ class PoolConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryConfig:
-    """Pages made ready before they are written."""
+    """Whether pages are prepared before they are written."""
 
     warm_files: bool = False
-    """Make all pages of a log file writable before it is used (warmMapedFileEnable)."""
+    """Fault in all pages of a log file, writable, before it is used (warmMapedFileEnable)."""
 
     lock_files: bool = False
-    """Lock log files in memory while they are written (RocketMQ does so with warmMapedFileEnable)."""
+    """Lock the log file in memory while it is written (RocketMQ does so with warmMapedFileEnable)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionConfig:
-    """When old files of the log are deleted. Defaults are RocketMQ's; 100 for a percentage is never."""
+    """When old log files are deleted. The defaults are RocketMQ's; a percentage of 100 means never."""
 
     enabled: bool = True
-    """Delete by age and by disk use, and refuse puts on a disk that is nearly full; without it only by hand."""
+    """Delete by age and by disk use, and refuse puts if the disk is nearly full. If off, only a call deletes."""
 
     interval_ms: int = 10_000
     """Pause between rounds (cleanResourceInterval)."""
 
     reserved_hours: int = 72
-    """Messages are kept for so long at least (fileReservedTime), read or not, unless the disk runs full."""
+    """Keep messages at least this long (fileReservedTime), read or not, unless the disk fills up."""
 
     delete_hours: str = "04"
-    """Hours of the day, local time, `;` between them, at which what is older goes (deleteWhen)."""
+    """Hours of the day, in local time and separated by `;`, at which files past that age are deleted (deleteWhen)."""
 
     used_percent: int = 75
-    """Above this disk use what is older goes at any hour (diskMaxUsedSpaceRatio)."""
+    """Above this disk use, delete files past that age at any hour (diskMaxUsedSpaceRatio)."""
 
     force_percent: int = 85
-    """Above this the oldest files go, however young (diskSpaceCleanForciblyRatio)."""
+    """Above this disk use, delete the oldest files, however young (diskSpaceCleanForciblyRatio)."""
 
     force: bool = True
-    """Delete files that are not yet old at all (cleanFileForciblyEnable)."""
+    """Allow the deletion of files that are still younger than `reserved_hours` (cleanFileForciblyEnable)."""
 
     full_percent: int = 90
-    """Above this puts are refused until the disk is at `force_percent` again (diskSpaceWarningLevelRatio)."""
+    """Above this disk use, refuse puts until it falls to `force_percent` (diskSpaceWarningLevelRatio)."""
 
     hard_limit_percent: int = 90
-    """Above this no gate keeps a file any longer (see `store/gates.py`)."""
+    """Above this disk use, gates no longer keep files (see `store/gates.py`)."""
 
     batch_files: int = 10
-    """Log files that one round deletes at most (deleteFileBatchMax)."""
+    """Most log files that one round deletes (deleteFileBatchMax)."""
 
     pause_ms: int = 100
-    """Pause between two deletions of log files (deleteCommitLogFilesInterval)."""
+    """Pause between the deletions of two log files (deleteCommitLogFilesInterval)."""
 
     queue_pause_ms: int = 100
-    """Pause behind each queue that lost a file (deleteConsumeQueueFilesInterval)."""
+    """Pause after each queue that lost a file (deleteConsumeQueueFilesInterval)."""
 
     def __post_init__(self) -> None:
         _require("interval_ms", self.interval_ms, 1, 86_400_000)
@@ -229,16 +229,16 @@ class RetentionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryConfig:
-    """Topics, groups and their progress. Defaults are RocketMQ's."""
+    """Topics, groups and their progress. The defaults are RocketMQ's."""
 
     auto_create_topics: bool = True
-    """A topic that is put to without being set up gets `queues_per_topic` queues (autoCreateTopicEnable)."""
+    """The first put to an unknown topic creates it, with `queues_per_topic` queues (autoCreateTopicEnable)."""
 
     auto_create_groups: bool = True
-    """A group that consumes without being set up gets RocketMQ's settings (autoCreateSubscriptionGroup)."""
+    """The first consumer of an unknown group creates it with RocketMQ's settings (autoCreateSubscriptionGroup)."""
 
     persist_interval_ms: int = 5_000
-    """Pause between two writings of what changed, progress above all (flushConsumerOffsetInterval): a crash takes
+    """Pause between two writes of changed state, above all of progress (flushConsumerOffsetInterval). A crash sets
     progress back by this much at most."""
 
     def __post_init__(self) -> None:
@@ -247,23 +247,23 @@ class DeliveryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerConfig:
-    """Messages for a moment. Defaults are RocketMQ's."""
+    """Timed messages. The defaults are RocketMQ's."""
 
     enabled: bool = True
-    """Take them at all (timerWheelEnable)."""
+    """Accept timed messages (timerWheelEnable)."""
 
     max_delay_s: int = 259_200
-    """How far ahead a message may be timed (timerMaxDelaySec); beyond that it is refused."""
+    """How far ahead a message may be timed (timerMaxDelaySec). A later time is refused."""
 
     precision_ms: int = 1_000
-    """The unit of time by which RocketMQ delivers them (timerPrecisionMs). Here they come at their millisecond."""
+    """RocketMQ's delivery precision (timerPrecisionMs). Here messages are delivered at their millisecond."""
 
     cancel_names_topic: bool = False
-    """A cancellation names topic and key, not the key alone (appendTopicForTimerDeleteKey). Here either is understood,
-    by a RocketMQ only the one that it is set up for."""
+    """Cancellations name topic and key instead of the key alone (appendTopicForTimerDeleteKey). This store understands
+    both; a RocketMQ broker understands only the form that it is set up for."""
 
     log_file_size_bytes: int = 100 * MIB
-    """Size of the files in which RocketMQ finds what is pending (mappedFileSizeTimerLog)."""
+    """Size of the files in which RocketMQ finds pending messages (mappedFileSizeTimerLog)."""
 
     def __post_init__(self) -> None:
         _require("max_delay_s", self.max_delay_s, 1, 10**10)
@@ -273,20 +273,20 @@ class TimerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionConfig:
-    """Transactions that nobody decided upon. Defaults are RocketMQ's."""
+    """Undecided transactions. The defaults are RocketMQ's."""
 
     check: Callable[[Any], bool | None] | None = None
-    """Asked about a transaction (`delivery.transaction.Undecided`) that its program left behind: True commits it,
-    False rolls it back, None is no answer yet. Without it there never is one."""
+    """Called with a transaction (`delivery.transaction.Undecided`) that its program left undecided: True commits it,
+    False rolls it back, None means not yet known. Without a check, none is ever decided this way."""
 
     timeout_ms: int = 6_000
-    """A transaction is not asked about before it is so old (transactionTimeOut)."""
+    """Age from which a transaction is checked (transactionTimeOut)."""
 
     check_interval_ms: int = 30_000
-    """Pause between two rounds of questions (transactionCheckInterval)."""
+    """Pause between two rounds of checks (transactionCheckInterval)."""
 
     check_max: int = 15
-    """After so many questions without an answer it is given up (transactionCheckMax)."""
+    """After this many checks without an answer the transaction is abandoned (transactionCheckMax)."""
 
     def __post_init__(self) -> None:
         _require("timeout_ms", self.timeout_ms, 0, 86_400_000)
@@ -310,7 +310,7 @@ class StoreConfig:
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
 
     delay_levels: str = DEFAULT_DELAY_LEVELS
-    """Durations of the delay levels from 1 on, as number and unit s, m, h or d (messageDelayLevel)."""
+    """Durations of the delay levels, from level 1 up, each a number and a unit s, m, h or d (messageDelayLevel)."""
 
     def __post_init__(self) -> None:
         parse_delay_levels(self.delay_levels)
@@ -321,20 +321,20 @@ class StoreConfig:
 
     @classmethod
     def load(cls, path: str | Path) -> StoreConfig:
-        """Read a broker.conf: `name=value` lines, `#` begins a comment."""
+        """Read a broker.conf: lines of `name=value`; `#` starts a comment."""
         return cls.from_properties(read_properties(Path(path)))
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> StoreConfig:
-        """Settings by RocketMQ's names; a name that no RocketMQ knows is an error that says which."""
+        """Return the settings given by RocketMQ's names. A name that no RocketMQ release knows raises InvalidConfig."""
         sections: dict[str, dict[str, Any]] = {}
         given: dict[tuple[str, str], str] = {}
         known = known_properties()
         for name, text in properties.items():
             setting = SETTINGS.get(name)
             if setting is None:
-                if name not in known and "." not in name:  # a dotted name is another tool's: no setter has one
-                    raise InvalidConfig(name, text, "no RocketMQ has such a setting; correct its name or leave it out")
+                if name not in known and "." not in name:  # dotted names belong to other tools: RocketMQ has none
+                    raise InvalidConfig(name, text, "RocketMQ has no such setting; correct the name or remove it")
                 continue
             section, key, parse = setting
             sections.setdefault(section, {})[key] = parse(name, text)
@@ -346,7 +346,7 @@ class StoreConfig:
 
 
 def _section(section: str, values: dict[str, Any], given: dict[tuple[str, str], str]) -> Any:
-    """One section's dataclass; an error names the setting as it was written."""
+    """Return one section's dataclass. An error names the setting as the file spells it."""
     try:
         return SECTIONS[section](**values)
     except InvalidConfig as error:
@@ -355,7 +355,7 @@ def _section(section: str, values: dict[str, Any], given: dict[tuple[str, str], 
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """A Java properties file, as far as RocketMQ's need it; later lines win."""
+    """Read a Java properties file, as far as RocketMQ's files need it. Later lines win."""
     found = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -373,7 +373,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """`1s 5s 2h` as milliseconds."""
+    """Return the milliseconds of each level in a text like `1s 5s 2h`."""
     units = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
     levels = []
     for part in text.split():
@@ -386,15 +386,15 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 
 
 def parse_hours(text: str) -> frozenset[int]:
-    """`04;16` as numbers."""
+    """Return the hours in a text like `04;16`."""
     hours = [part.strip() for part in text.split(";") if part.strip()]
     if not hours or not all(hour.isdecimal() and int(hour) < 24 for hour in hours):
-        raise InvalidConfig("delete_hours", text, "must be hours from 00 to 23 with ; between them, as 04;16")
+        raise InvalidConfig("delete_hours", text, "must be hours from 00 to 23, separated by ;, like 04;16")
     return frozenset(map(int, hours))
 
 
 def known_properties() -> frozenset[str]:
-    """Every setting that a RocketMQ broker of 4.9 or 5.x takes."""
+    """Return the name of every setting of a RocketMQ 4.9 or 5.x broker."""
     text = (Path(__file__).parent / "rocketmq-properties.txt").read_text(encoding="utf-8")
     return frozenset(text.split())
 
@@ -423,17 +423,17 @@ def _flush_type(name: str, text: str) -> bool:
 
 
 def _whole_entries(name: str, text: str) -> int:
-    """RocketMQ rounds a queue file's size up to whole entries."""
+    """Return the size of a queue file, rounded up to whole entries as RocketMQ does."""
     return -(-_number(name, text) // 20) * 20
 
 
 def _percent(low: int, high: int) -> Callable[[str, str], int]:
-    """RocketMQ takes a ratio outside of its bounds for the bound."""
+    """Return a parser that clamps a ratio to its bounds, as RocketMQ does."""
     return lambda name, text: min(max(_number(name, text), low), high)
 
 
 def _join_host(sections: dict[str, dict[str, Any]]) -> None:
-    """RocketMQ names address and port apart."""
+    """Join address and port, which RocketMQ names separately."""
     log = sections.get("commit_log", {})
     address, port = log.pop("address", None), log.pop("port", None)
     if address is not None or port is not None:
@@ -442,7 +442,7 @@ def _join_host(sections: dict[str, dict[str, Any]]) -> None:
 
 
 HOST_KEYS = {"store_host": ("address", "port")}
-"""Made of two of RocketMQ's settings."""
+"""Settings that are made of two of RocketMQ's."""
 
 SECTIONS: dict[str, Callable[..., Any]] = {
     section.name: section.default_factory
@@ -500,4 +500,4 @@ SETTINGS: dict[str, tuple[str, str, Callable[[str, str], object]]] = {
     "transactionCheckMax": ("transactions", "check_max", _number),
     "messageDelayLevel": ("", "delay_levels", _text),
 }
-"""RocketMQ's name -> section, setting, how its text is read. File names keep RocketMQ's spelling, slips and all."""
+"""RocketMQ's name -> section, setting, parser of its text. Names keep RocketMQ's spelling, errors included."""

@@ -1,59 +1,66 @@
-"""Every exception of mqlake, one family:
+"""All exceptions of mqlake, in one family:
 
     StoreError
-    ├── InvalidMessage        a message that RocketMQ's format cannot carry, or that passes a limit
-    ├── InvalidConfig         a setting that is unknown, out of range, or contradicts the files
-    ├── NotAStore             a path that holds no store and cannot become one
-    ├── StoreLocked           another process (or this one) writes the store
+    ├── InvalidMessage        RocketMQ's format cannot hold this message, or it exceeds a limit
+    ├── InvalidConfig         a setting is unknown, out of range, or contradicts the files
+    ├── NotAStore             the path holds no store and cannot become one
+    ├── StoreLocked           another process (or this one) has the store open for writing
     ├── StoreClosed           a call on a closed store
     ├── ReadOnlyStore         a write to a store that was opened for reading
-    ├── StoreFailed           a sync failed: what was appended since is not acknowledged, puts are refused
-    ├── DiskFull              a file could not be given its blocks; nothing was written
-    │   └── DiskAboveLimit    the disk is so full that puts are refused; nothing was written
+    ├── StoreForked           a call in a forked child on a store that its parent opened
+    ├── StoreFailed           a sync failed: nothing appended since is acknowledged, and puts are refused
+    │   └── DispatchFailed    dispatch stopped for good: later puts would never be seen, so they are refused
+    ├── DiskFull              the blocks of a file could not be allocated; nothing was written
+    │   └── DiskAboveLimit    the disk is above its limit, so puts are refused; nothing was written
+    ├── FileFailed            the system would not make, open or map a file, and the disk is not full
     ├── FlushTimeout          the sync did not end in time: the message is in the log, its durability is unknown
     ├── BadFile               a file of the store has the wrong name or size
-    ├── BadConfigFile         config/NAME.json and its .bak are damaged both
-    ├── CorruptRecord         bytes in the log that contradict their own header
-    ├── CorruptBody           a compressed body that does not inflate
-    ├── InvalidFilter         a filter that cannot be understood; it points at the place
+    ├── BadConfigFile         config/NAME.json and its .bak are both damaged
+    ├── NotWritten            the system refused to write a small file: its old content still holds
+    ├── BackupFailed          no whole copy of a store could be made: nothing is left of it
+    ├── CorruptRecord         bytes in the log contradict their own header
+    ├── CorruptBody           a compressed body cannot be decompressed
+    ├── InvalidFilter         a filter expression does not parse; the error points at the place
     ├── UnknownTopic          no such topic, or no such queue of it
     ├── UnknownGroup          no such consumer group
-    ├── NotPermitted          a topic or a group is set up so that this may not be done with it
-    ├── OffsetOutOfRange      a queue or log offset before the first or past the last
-    │   └── MessagesLost      a consumer's progress lies where the queue has no messages any more
-    ├── NotPending            a message that cannot be taken back: its time has come, or it never had one
-    ├── TransactionEnded      a transaction that is committed, rolled back or given up already
-    ├── TransactionExpired    a transaction whose own time limit is over
-    ├── NoSuchMessage         no record begins at this physical offset, or has this id
-    ├── UnfinishedBatch       a batch is half in the log, and what would complete it is gone or contradicts it
-    ├── ChangedUnderRead      what a Spark task was to read is no longer there as it was planned
-    ├── PositionLost          a stream's position is no longer a place in the log
-    ├── NotALake              a folder that is no lake and cannot become one
-    ├── LakeInUse             another process, or this one, works on the lake
-    ├── WrongLake             the lake has another store in this one's place
-    ├── LakeGap               bytes that the lake does not have yet are gone from the log
-    ├── StageFailed           a stage of the pipeline could not do a byte range
-    ├── LakeConflict          a commit that does not go on where the lake ends
+    ├── NotPermitted          the settings of a topic or a group forbid the call
+    ├── OffsetOutOfRange      a queue offset or physical offset outside the range that exists
+    │   └── MessagesLost      a consumer's progress points at messages that the queue no longer has
+    ├── NotPending            the message cannot be cancelled: it was already due, or was never timed
+    ├── TransactionEnded      the transaction is already committed, rolled back or abandoned
+    ├── TransactionExpired    the transaction is older than its own time limit
+    ├── NoSuchMessage         no record starts at this physical offset, or has this id
+    ├── UnfinishedBatch       part of a batch is in the log, and the rest is missing or contradicts it
+    ├── ChangedUnderRead      what a Spark task should read is no longer as planned
+    ├── PositionLost          a stream's position is no longer in the log
+    ├── NotALake              the folder is no lake and cannot become one
+    ├── LakeInUse             another process, or this one, is changing the lake
+    ├── WrongLake             the lake holds a different store under this store's name
+    ├── LakeGap               the log lost bytes before they were archived
+    ├── StageFailed           a stage of the pipeline failed on a byte range
+    ├── LakeConflict          a commit does not start where the lake ends
     ├── QueryFailed           Spark could not answer a query, or a task of a job failed
-    ├── SparkNotStarted       Spark did not start, or its cluster was not reached
-    ├── MissingExtra          an optional package is needed for this call
-    └── MissingJava           Spark needs a Java that is not there, or too old
+    ├── SparkNotStarted       Spark did not start, or its cluster could not be reached
+    ├── MissingExtra          the call needs an optional package
+    └── MissingJava           Spark needs Java, and none was found or it is too old
 
-Each says where, what was found, what was expected and what to do. Arguments are kept as given, so they pickle.
+Each error says where, what was found, what was expected and what to do. Arguments are kept as given, so that errors
+pickle.
 """
 
 from __future__ import annotations
 
 import errno
 from pathlib import Path
+from types import MappingProxyType
 
 
 class StoreError(Exception):
-    """The root: `except StoreError` catches everything that mqlake raises on purpose."""
+    """The root of the family: `except StoreError` catches everything that mqlake raises on purpose."""
 
 
 class InvalidMessage(StoreError):
-    """A message that cannot be stored. Nothing was written."""
+    """The message cannot be stored. Nothing was written."""
 
     def __init__(self, field: str, found: str, expected: str) -> None:
         super().__init__(field, found, expected)
@@ -64,7 +71,7 @@ class InvalidMessage(StoreError):
 
 
 class InvalidConfig(StoreError):
-    """A setting that cannot be used."""
+    """A setting has a value that cannot be used."""
 
     def __init__(self, key: str, value: object, expected: str) -> None:
         super().__init__(key, value, expected)
@@ -75,7 +82,7 @@ class InvalidConfig(StoreError):
 
 
 class NotAStore(StoreError):
-    """The path is a file, cannot be written, or holds something else."""
+    """The path is a file, is not writable, or holds something else."""
 
     def __init__(self, path: Path, reason: str, remedy: str) -> None:
         super().__init__(path, reason, remedy)
@@ -86,21 +93,19 @@ class NotAStore(StoreError):
 
 
 class StoreLocked(StoreError):
-    """One process writes a store at a time."""
+    """Only one process at a time may write a store."""
 
     def __init__(self, path: Path, pid: int) -> None:
         super().__init__(path, pid)
         self.path, self.pid = path, pid
 
     def __str__(self) -> str:
-        return (
-            f"{self.path}: process {self.pid} writes this store; "
-            "stop it, or open with read_only=True to read while it writes"
-        )
+        writer = f"process {self.pid}" if self.pid > 0 else "another process"
+        return f"{self.path}: {writer} writes this store; stop it, or open with read_only=True to read while it writes"
 
 
 class StoreClosed(StoreError):
-    """The store was closed, by close() or by the end of its with block."""
+    """The store was closed, by close() or at the end of its with block."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -108,6 +113,20 @@ class StoreClosed(StoreError):
 
     def __str__(self) -> str:
         return f"{self.path}: the store is closed; open it again with MessageStore.open"
+
+
+class StoreForked(StoreError):
+    """The store was opened by the parent of this process. Nothing was done."""
+
+    def __init__(self, path: Path, opener: int) -> None:
+        super().__init__(path, opener)
+        self.path, self.opener = path, opener
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: this store was opened by process {self.opener} before it forked this one, and cannot be "
+            "used here; open it with read_only=True in this process, or fork before opening"
+        )
 
 
 class ReadOnlyStore(StoreError):
@@ -122,7 +141,7 @@ class ReadOnlyStore(StoreError):
 
 
 class StoreFailed(StoreError):
-    """A sync failed. Reads go on; every put is refused until the store is opened again."""
+    """A sync failed. Reads still work; every put is refused until the store is reopened."""
 
     def __init__(self, path: Path, cause: str) -> None:
         super().__init__(path, cause)
@@ -131,12 +150,22 @@ class StoreFailed(StoreError):
     def __str__(self) -> str:
         return (
             f"{self.path}: a sync failed ({self.cause}), so the store takes no more messages and acknowledges nothing "
-            "that was not durable before; mend the disk, close the store and open it again"
+            "that was not durable before; repair the disk, then close and reopen the store"
+        )
+
+
+class DispatchFailed(StoreFailed):
+    """Dispatch stopped for good. What it dispatched before can be read; every put is refused."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: dispatch to consume queues and index stopped ({self.cause}), so the store takes no more "
+            "messages: nobody would ever see them; close the store, remove the cause and open it again"
         )
 
 
 class DiskFull(StoreError):
-    """A file of the log could not be allocated. Nothing was written; the same put may be tried again later."""
+    """A log file could not be allocated. Nothing was written; the caller may retry the put later."""
 
     def __init__(self, path: Path, size_bytes: int, cause: str) -> None:
         super().__init__(path, size_bytes, cause)
@@ -150,7 +179,7 @@ class DiskFull(StoreError):
 
 
 class DiskAboveLimit(DiskFull):
-    """The disk is fuller than configured for. Puts are taken again, without opening anew, once there is space."""
+    """Disk use is above the configured limit. Puts resume once there is space; the store need not be reopened."""
 
     def __init__(self, path: Path, used_percent: int, full_percent: int, resume_percent: int) -> None:
         super().__init__(path, 0, f"the disk is {used_percent} % full")
@@ -159,9 +188,33 @@ class DiskAboveLimit(DiskFull):
 
     def __str__(self) -> str:
         return (
-            f"{self.path}: the disk is {self.used_percent} % full; puts are refused from above {self.full_percent} % "
-            f"(diskSpaceWarningLevelRatio) until it is at {self.resume_percent} % again: free space"
+            f"{self.path}: the disk is {self.used_percent} % full; puts are refused above {self.full_percent} % "
+            f"(diskSpaceWarningLevelRatio) until use falls to {self.resume_percent} %; free some space"
         )
+
+
+class FileFailed(StoreError):
+    """The system would not make, open or map a file, for a reason other than a full disk. Nothing was written."""
+
+    REMEDIES = MappingProxyType(
+        {
+            errno.EMFILE: "raise the limit of open files (ulimit -n), or close files and sockets of this process",
+            errno.ENFILE: "the whole system has no descriptors left: raise fs.file-max, or end other processes",
+            errno.ENOMEM: "free memory, or raise vm.max_map_count",
+            errno.EIO: "the disk reports an error: look at the kernel's log (dmesg) before you write on",
+            errno.EACCES: "change its permissions",
+            errno.EPERM: "change its permissions",
+            errno.EROFS: "its file system is read-only: open the store with read_only=True",
+        }
+    )
+
+    def __init__(self, path: Path, action: str, number: int, reason: str) -> None:
+        super().__init__(path, action, number, reason)
+        self.path, self.action, self.number, self.reason = path, action, number, reason
+
+    def __str__(self) -> str:
+        remedy = self.REMEDIES.get(self.number, "look at the system's log, then try again")
+        return f"{self.path}: could not be {self.action} ({self.reason}); {remedy}"
 
 
 class FlushTimeout(StoreError):
@@ -178,7 +231,7 @@ class FlushTimeout(StoreError):
 
 
 class BadFile(StoreError):
-    """A file of the store is not what its place and its neighbours say."""
+    """A file of the store has a size or a name that does not fit its neighbours."""
 
     def __init__(self, file: Path, found: str, expected: str) -> None:
         super().__init__(file, found, expected)
@@ -189,7 +242,7 @@ class BadFile(StoreError):
 
 
 class BadConfigFile(StoreError):
-    """A file of state under `config/` cannot be read, and neither can the one before it."""
+    """A state file under `config/` cannot be read, and neither can its backup."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(path, reason)
@@ -197,13 +250,39 @@ class BadConfigFile(StoreError):
 
     def __str__(self) -> str:
         return (
-            f"{self.path}: {self.reason}; put a whole copy in its place, or remove it and its .bak to begin without "
-            "what it said"
+            f"{self.path}: {self.reason}; replace it with an intact copy, or remove it and its .bak to start without "
+            "its contents"
         )
 
 
+class NotWritten(StoreError):
+    """A small file could not be written. It holds what it held before, and so does memory."""
+
+    def __init__(self, path: Path, cause: str) -> None:
+        super().__init__(path, cause)
+        self.path, self.cause = path, cause
+
+    def __str__(self) -> str:
+        return f"{self.path}: it cannot be written ({self.cause}), and nothing was changed; mend that and try again"
+
+
+class BackupFailed(StoreError):
+    """A backup was not made. Nothing is left of it, and the store is as it was."""
+
+    def __init__(self, path: Path, reason: str, remedy: str) -> None:
+        super().__init__(path, reason, remedy)
+        self.path, self.reason, self.remedy = path, reason, remedy
+
+    def __str__(self) -> str:
+        return f"{self.path}: no backup was made: {self.reason}; {self.remedy}"
+
+
 class CorruptRecord(StoreError):
-    """The commit log holds bytes that contradict their own header. Reads raise it; recovery alone catches it."""
+    """Bytes of the commit log contradict their own header.
+
+    Recovery, reads, scans and dispatch catch it: damage before the watermark becomes a scar that they skip. It reaches
+    the caller from a look-up by physical offset, and from a scan with on_damage="fail".
+    """
 
     def __init__(self, file: Path, physical_offset: int, reason: str) -> None:
         super().__init__(file, physical_offset, reason)
@@ -214,18 +293,18 @@ class CorruptRecord(StoreError):
 
 
 class CorruptBody(StoreError, ValueError):
-    """A body whose compression does not hold. The record's CRC may: then it was stored so."""
+    """A compressed body cannot be decompressed. If the record's CRC is right, the body was stored that way."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"the body cannot be decompressed: {self.reason}; `raw_body` has its bytes as stored"
+        return f"the body cannot be decompressed: {self.reason}; `raw_body` holds the bytes as stored"
 
 
 class InvalidFilter(StoreError):
-    """An expression that chooses messages and cannot be understood: says why, and points at the place."""
+    """A filter expression does not parse. The text gives the reason and points at the place."""
 
     def __init__(self, expression: str, position: int, reason: str) -> None:
         super().__init__(expression, position, reason)
@@ -240,7 +319,7 @@ class InvalidFilter(StoreError):
 
 
 class UnknownTopic(StoreError):
-    """The store has no such topic, or the topic no such queue."""
+    """The store has no such topic, or the topic has no such queue."""
 
     def __init__(self, topic: str, queue_id: int | None, known: str) -> None:
         super().__init__(topic, queue_id, known)
@@ -263,7 +342,7 @@ class UnknownGroup(StoreError):
 
 
 class NotPermitted(StoreError):
-    """The set-up of a topic or of a group forbids it. Nothing was written."""
+    """The settings of a topic or a group forbid the call. Nothing was written."""
 
     def __init__(self, what: str, found: str, remedy: str) -> None:
         super().__init__(what, found, remedy)
@@ -274,7 +353,7 @@ class NotPermitted(StoreError):
 
 
 class OffsetOutOfRange(StoreError):
-    """An offset outside of what is there: both ends are named, the end itself is not included."""
+    """An offset is outside the half-open range [first_offset, end_offset)."""
 
     def __init__(self, what: str, offset: int, first_offset: int, end_offset: int) -> None:
         super().__init__(what, offset, first_offset, end_offset)
@@ -286,29 +365,29 @@ class OffsetOutOfRange(StoreError):
 
 
 class NotPending(StoreError):
-    """Only a message that waits for its moment can be cancelled."""
+    """Only a timed message that is not yet due can be cancelled."""
 
     def __init__(self, physical_offset: int, found: str, expected: str) -> None:
         super().__init__(physical_offset, found, expected)
         self.physical_offset, self.found, self.expected = physical_offset, found, expected
 
     def __str__(self) -> str:
-        return f"cannot cancel what lies at offset {self.physical_offset}: found {self.found}; expected {self.expected}"
+        return f"cannot cancel the message at {self.physical_offset}: found {self.found}; expected {self.expected}"
 
 
 class TransactionEnded(StoreError):
-    """A transaction is decided upon once."""
+    """A transaction is decided only once."""
 
     def __init__(self, transaction_id: str, how: str) -> None:
         super().__init__(transaction_id, how)
         self.transaction_id, self.how = transaction_id, how
 
     def __str__(self) -> str:
-        return f"transaction {self.transaction_id}: {self.how}; begin another one"
+        return f"transaction {self.transaction_id}: {self.how}; begin a new one"
 
 
 class TransactionExpired(StoreError):
-    """The time limit that a transaction was begun with is over: it is for the check to decide."""
+    """The transaction is older than its time limit. From now on only the check decides it."""
 
     def __init__(self, transaction_id: str, age_ms: int, limit_ms: int) -> None:
         super().__init__(transaction_id, age_ms, limit_ms)
@@ -316,14 +395,16 @@ class TransactionExpired(StoreError):
 
     def __str__(self) -> str:
         return (
-            f"transaction {self.transaction_id}: {self.age_ms} ms old, and its limit is {self.limit_ms} ms; "
-            "the check decides now (TransactionConfig.check), or store.transactions.resolve"
+            f"transaction {self.transaction_id}: {self.age_ms} ms old, its limit is {self.limit_ms} ms; "
+            "now only the check (TransactionConfig.check) or store.transactions.resolve can decide it"
         )
 
 
 class MessagesLost(OffsetOutOfRange):
-    """A consumer with on_lost="fail" found its progress outside of the queue: retention was faster, or the log lost
-    its end with a power cut."""
+    """The progress of a consumer with on_lost="fail" is outside its queue.
+
+    Either retention deleted the messages before the consumer read them, or a power cut took the end of the log.
+    """
 
     def __str__(self) -> str:
         return (
@@ -333,7 +414,7 @@ class MessagesLost(OffsetOutOfRange):
 
 
 class NoSuchMessage(StoreError):
-    """No message is where a physical offset or a message id points."""
+    """No message starts at the given physical offset or message id."""
 
     def __init__(self, wanted: str, reason: str) -> None:
         super().__init__(wanted, reason)
@@ -344,7 +425,7 @@ class NoSuchMessage(StoreError):
 
 
 class QueryFailed(StoreError):
-    """A query that Spark does not understand, or that failed while it ran."""
+    """Spark cannot parse a query, or the query failed while it ran."""
 
     def __init__(self, reason: str, line: int | None = None, column: int | None = None) -> None:
         super().__init__(reason, line, column)
@@ -355,7 +436,7 @@ class QueryFailed(StoreError):
 
 
 class SparkNotStarted(StoreError):
-    """Spark did not start, or its cluster was not reached."""
+    """Spark did not start, or its cluster could not be reached."""
 
     def __init__(self, master: str, reason: str) -> None:
         super().__init__(master, reason)
@@ -363,8 +444,8 @@ class SparkNotStarted(StoreError):
 
     def __str__(self) -> str:
         return (
-            f"Spark did not start with the master {self.master!r}: {self.reason}; name one that runs, like "
-            "spark://host:7077, or local[*] for this machine (mqlake --verbose shows all that Spark says)"
+            f"Spark did not start with the master {self.master!r}: {self.reason}; name a running one, like "
+            "spark://host:7077, or local[*] for this machine (mqlake --verbose shows Spark's own output)"
         )
 
 
@@ -380,7 +461,7 @@ class MissingExtra(StoreError):
 
 
 class UnfinishedBatch(StoreError):
-    """A batch that was begun can neither be completed nor told from what else is there. Nothing was written."""
+    """A batch was begun, and the log does not show how much of it was appended. Nothing was written."""
 
     def __init__(self, store: Path, source: str, batch: int, offset: int, found: str) -> None:
         super().__init__(store, source, batch, offset, found)
@@ -389,13 +470,13 @@ class UnfinishedBatch(StoreError):
     def __str__(self) -> str:
         return (
             f"{self.store}: batch {self.batch} of {self.source} was begun at offset {self.offset} and not ended, and "
-            f"{self.found}; look at what it left (mqlake scan, from that offset on), then go on with a new checkpoint "
-            "or another jobId"
+            f"{self.found}; inspect what it appended (mqlake scan, from that offset), then continue with a new "
+            "checkpoint or another jobId"
         )
 
 
 class ChangedUnderRead(StoreError):
-    """A task did not find what the plan of its read says. No row of it counts: Spark fails the task."""
+    """A task did not find what its plan says. Spark fails the task, so none of its rows count."""
 
     def __init__(self, store: str, offset: int, found: str, expected: str) -> None:
         super().__init__(store, offset, found, expected)
@@ -404,12 +485,12 @@ class ChangedUnderRead(StoreError):
     def __str__(self) -> str:
         return (
             f"{self.store}: offset {self.offset}: found {self.found}; expected {self.expected}; "
-            "load() it again to read the store as it is now"
+            "call load() again to read the store as it is now"
         )
 
 
 class PositionLost(StoreError):
-    """A stream has come to a place in the log that is not there any more, or not yet again."""
+    """A stream's position is before the log's first byte, or after its end."""
 
     def __init__(self, store: str, position: int, found: str) -> None:
         super().__init__(store, position, found)
@@ -417,14 +498,14 @@ class PositionLost(StoreError):
 
     def __str__(self) -> str:
         return (
-            f"{self.store}: the stream stands at {self.position}, {self.found}; "
-            "bring the log back, or set failOnDataLoss=false to go on without what is lost, or start again with a new "
-            "checkpoint folder; a gate (store.retention.hold) keeps what a stream still needs"
+            f"{self.store}: the stream is at {self.position}, {self.found}; "
+            "restore the log, or set failOnDataLoss=false to continue without what is lost, or start again with a new "
+            "checkpoint folder; a gate (store.retention.hold) keeps the log that a stream still needs"
         )
 
 
 class NotALake(StoreError):
-    """The folder holds something else, is not there, or is of a newer format."""
+    """The folder holds something else, does not exist, or has a newer format."""
 
     def __init__(self, path: Path, reason: str, remedy: str) -> None:
         super().__init__(path, reason, remedy)
@@ -435,18 +516,18 @@ class NotALake(StoreError):
 
 
 class LakeInUse(StoreError):
-    """One job changes a lake at a time. Reading needs no lock."""
+    """Only one job at a time may change a lake. Readers need no lock."""
 
     def __init__(self, path: Path, holder: str) -> None:
         super().__init__(path, holder)
         self.path, self.holder = path, holder
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.holder} works on this lake; wait for it, or stop it"
+        return f"{self.path}: {self.holder} is changing this lake; wait for it, or stop it"
 
 
 class WrongLake(StoreError):
-    """What the lake has of a store is not this store's. Nothing was written."""
+    """What the lake holds under this store's name comes from another store. Nothing was written."""
 
     def __init__(self, lake: Path, store: str, found: str, remedy: str) -> None:
         super().__init__(lake, store, found, remedy)
@@ -457,7 +538,7 @@ class WrongLake(StoreError):
 
 
 class LakeGap(StoreError):
-    """The log begins behind the lake's end: retention, or another tool, deleted what was not archived."""
+    """The log starts after the lake's end: retention, or another tool, deleted bytes before they were archived."""
 
     def __init__(self, lake: Path, store: str, end: int, first_offset: int) -> None:
         super().__init__(lake, store, end, first_offset)
@@ -466,13 +547,13 @@ class LakeGap(StoreError):
     def __str__(self) -> str:
         return (
             f"{self.lake}: {self.store}: the lake ends at {self.end}, the log begins at {self.first_offset}: "
-            f"{self.first_offset - self.end} bytes were deleted before they were archived; bring the files back, "
-            "or go on without them (--accept-gap), which lists them as lost"
+            f"{self.first_offset - self.end} bytes were deleted before they were archived; restore the files, "
+            "or continue without them (--accept-gap), which lists them as lost"
         )
 
 
 class StageFailed(StoreError):
-    """A stage of the pipeline gave up. Nothing of the batch counts; the next run takes it again."""
+    """A stage of the pipeline failed. Nothing of the batch counts; the next run repeats it."""
 
     def __init__(self, stage: str, what: str, cause: str) -> None:
         super().__init__(stage, what, cause)
@@ -483,18 +564,21 @@ class StageFailed(StoreError):
 
 
 class LakeConflict(StoreError):
-    """A commit that contradicts what the lake has by now. Nothing was committed."""
+    """A commit contradicts what the lake holds by now. Nothing was committed."""
 
     def __init__(self, lake: Path, found: str, expected: str) -> None:
         super().__init__(lake, found, expected)
         self.lake, self.found, self.expected = lake, found, expected
 
     def __str__(self) -> str:
-        return f"{self.lake}: found {self.found}; expected {self.expected}; run the job again: it goes on at the end"
+        return (
+            f"{self.lake}: found {self.found}; expected {self.expected}; "
+            "run the job again: it continues at the lake's end"
+        )
 
 
 class MissingJava(StoreError):
-    """Spark runs on Java."""
+    """No Java was found, or it is too old for Spark."""
 
     def __init__(self, found: str, needed: int) -> None:
         super().__init__(found, needed)
@@ -503,10 +587,29 @@ class MissingJava(StoreError):
     def __str__(self) -> str:
         return (
             f"Spark needs Java {self.needed} or newer; found {self.found}; install one (Debian and Ubuntu: "
-            f"apt-get install openjdk-{self.needed}-jre-headless) or point JAVA_HOME at one"
+            f"apt-get install openjdk-{self.needed}-jre-headless) or set JAVA_HOME to one"
         )
 
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
+
+
 def is_disk_full(error: Exception) -> bool:
-    """The disk has no room, or this user may have no more of it."""
-    return isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT))
+    """Return whether the disk has no space left, or the user's quota is used up."""
+    return isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in FULL)
+
+
+def is_passing(error: Exception) -> bool:
+    """Return whether the same call may succeed later by itself: space, descriptors or memory ran out."""
+    if isinstance(error, FileFailed):
+        return error.number in PASSING
+    return is_disk_full(error) or (isinstance(error, OSError) and error.errno in PASSING)
+
+
+def file_error(path: Path, action: str, size_bytes: int, error: OSError) -> StoreError:
+    """Return the error for what the system said while a file was made, opened or given blocks."""
+    reason = error.strerror or str(error)
+    if is_disk_full(error):
+        return DiskFull(path, size_bytes, reason)
+    return FileFailed(path, action, error.errno or 0, reason)

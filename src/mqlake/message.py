@@ -1,8 +1,9 @@
-"""What goes in (`Message`), what comes out (`StoredMessage`), what a put answers (`PutReceipt`), and how safe it is.
+"""The message that goes in (`Message`), the message that comes out (`StoredMessage`), the receipt of a put
+(`PutReceipt`), and how durable it is (`Durability`).
 
-`Message` and `PutReceipt` are the kernel's own: a put makes one of each. A `StoredMessage` is one record's bytes,
-copied out of the log; a field is decoded when it is asked for, so that reading a million messages does not decode what
-nobody looks at.
+`Message` and `PutReceipt` are kernel types, because every put makes one of each. A `StoredMessage` holds the bytes of
+one record, copied out of the log. It decodes a field on access, so that reading a million messages does not decode
+fields that nobody uses.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ __all__ = ["WAITING_TOPICS", "Durability", "Message", "PutReceipt", "StoredMessa
 WAITING_TOPICS = frozenset(
     {"SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
 )
-"""What lies there waits to be delivered, or says what was, by places of its own log: copies of messages have no use for
-it, and would deliver again what was delivered."""
+"""Topics that hold messages before their delivery, or notes of what was delivered. Their records name physical offsets
+of their own log. A copy of the messages must leave them out: it would deliver again what was already delivered."""
 
 
 class Durability(enum.IntEnum):
-    """How safe a message is when its put returns; each level holds what the one before it holds."""
+    """How durable a message is when its put returns. Each level includes the one before it."""
 
     MEMORY = 0
-    """In this process' memory only (a pool buffer): the process' death loses it."""
+    """In the memory of this process only (a pool buffer): lost if the process dies."""
     PAGE_CACHE = 1
-    """Handed to the operating system: the process may die, a power cut loses it."""
+    """In the page cache: survives the death of the process, lost in a power cut."""
     DISK = 2
-    """On the disk: a sync that covers it has succeeded."""
+    """On disk: a sync that covers it has succeeded."""
     REPLICA = 3
-    """On the disk here and acknowledged by a replica."""
+    """On disk here, and confirmed by a replica."""
 
 
 class StoredMessage(StoredRecord):
-    """A message as the log holds it. Two are equal when their records are, byte for byte."""
+    """A message as the log holds it. Two are equal if their records are, byte for byte."""
 
     __slots__ = ()
 
     @property
     def body(self) -> bytes:
-        """The body as the producer gave it, decompressed."""
+        """Return the body as the producer sent it, decompressed."""
         return decompress_body(self.raw_body, self.sys_flag)
 
     @property
@@ -56,7 +57,7 @@ class StoredMessage(StoredRecord):
 
     @property
     def message_id(self) -> str:
-        """RocketMQ's offset message id: store host and physical offset, in hexadecimal."""
+        """Return RocketMQ's offset message id: store host and physical offset, in hexadecimal."""
         return encode_message_id(self.store_address, self.physical_offset)
 
     def __repr__(self) -> str:

@@ -1,11 +1,11 @@
-"""A pytest plugin, on wherever mqlake is installed: `mq_store`, a store of the test's own.
+"""A pytest plugin, active wherever mqlake is installed: `mq_store` is a fresh store for each test.
 
 def test_an_order_is_billed(mq_store):
     mq_store.put(Message("orders", b"17"))
     bill_orders(mq_store)
     assert [m.body for m in mq_store.consumer("checks", "bills", idle_s=0)] == [b"17"]
 
-Nothing of mqlake is imported before the fixture is asked for.
+The plugin imports nothing of mqlake until a test uses the fixture.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def mq_store_settings() -> dict[str, Any]:
-    """What `MessageStore.open` is given for `mq_store`: override it to change something."""
+    """The settings of `MessageStore.open` for `mq_store`. Override this fixture to change some."""
     from mqlake import CommitLogConfig, ConsumeQueueConfig, DeliveryConfig, IndexConfig, RetentionConfig
 
     return {
@@ -36,9 +36,9 @@ def mq_store_settings() -> dict[str, Any]:
 
 @pytest.fixture
 def mq_store_factory(tmp_path: Path, mq_store_settings: dict[str, Any]) -> Iterator[Callable[..., MessageStore]]:
-    """Opens stores with small files, `mq_store_factory("name", read_only=True)`; all are closed after the test.
+    """Open stores with small files: `mq_store_factory("name", read_only=True)`. All are closed after the test.
 
-    A name stands for a folder of the test's own: opening it again, once it was closed, finds what was there.
+    Each name is a folder that belongs to the test: a closed store that is opened again has its messages.
     """
     from mqlake import MessageStore
 
@@ -56,5 +56,5 @@ def mq_store_factory(tmp_path: Path, mq_store_settings: dict[str, Any]) -> Itera
 
 @pytest.fixture
 def mq_store(mq_store_factory: Callable[..., MessageStore]) -> MessageStore:
-    """An empty store of the test's own: small files, one queue a topic so that all messages are in one order."""
+    """An empty store for one test, with small files and one queue per topic, so that all messages have one order."""
     return mq_store_factory()

@@ -1,4 +1,4 @@
-"""Makes `spark.read.format("mqlake")` known: Spark looks for packages of this name when it starts."""
+"""Register `spark.read.format("mqlake")`. Spark imports packages of this name pattern when it starts."""
 
 from mqlake.spark.source import MqlakeSource as DefaultSource
 

@@ -1,4 +1,4 @@
-"""What tests of the command line have in common: a folder with a configuration of small files, and ways to run it."""
+"""Shared by tests of the command line: a folder with a configuration of small files, and ways to run commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ maxIndexNum=4000
 
 
 class Cli:
-    """The command line over one store, `store`, in a folder of the test's own."""
+    """The command line on one store, `store`, in the test's own folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,22 +35,22 @@ class Cli:
         self._processes: list[subprocess.Popen[str]] = []
 
     def run(self, *arguments: object, input: str | bytes | None = None, width: int = 200) -> Result:
-        """In this process; what the command ends with is in the result."""
+        """Run a command in this process; the result has its exit code and output."""
         runner = CliRunner(env={"COLUMNS": str(width)})
         return runner.invoke(mqlake, [str(argument) for argument in arguments], input=input, prog_name="mqlake")
 
     def ok(self, *arguments: object, input: str | bytes | None = None) -> str:
-        """Run it; it must end well; what it wrote."""
+        """Run a command that must succeed and return its output."""
         result = self.run(*arguments, input=input)
         assert result.exit_code == 0, result.output
         return result.stdout
 
     def json(self, *arguments: object, input: str | bytes | None = None) -> list[dict[str, Any]]:
-        """Run it with --json; the objects that it wrote."""
+        """Run a command with --json and return the objects that it wrote."""
         return [json.loads(line) for line in self.ok(*arguments, "--json", input=input).splitlines()]
 
     def process(self, *arguments: object, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
-        """In a process of its own."""
+        """Start a command in its own process."""
         process = subprocess.Popen(
             [sys.executable, "-m", "mqlake", *map(str, arguments)],
             stdin=subprocess.DEVNULL,
@@ -63,7 +63,7 @@ class Cli:
         return process
 
     def open(self) -> MessageStore:
-        """The store itself, to write it while commands read it."""
+        """Open the store itself, to write it while commands read it."""
         return MessageStore.open(self.store, config=StoreConfig.load(self.config))
 
     def put(self, *messages: Message) -> None:
@@ -86,7 +86,7 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
 
 @pytest.fixture
 def orders(cli: Cli) -> Cli:
-    """A store with six orders over two queues, and one click."""
+    """A store with six orders in two queues, and one click."""
     for number in range(6):
         tag = "created" if number % 2 == 0 else "paid"
         cli.put(Message("orders", b"order %d" % number, tags=tag, keys=[f"o{number}", "all"], queue_id=number % 2))

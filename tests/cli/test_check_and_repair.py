@@ -9,6 +9,7 @@ import pytest
 
 import mqlake
 from mqlake import MessageStore
+from mqlake.cli import show
 from tests.cli.conftest import Cli
 
 
@@ -17,7 +18,7 @@ def fill(cli: Cli, count: int = 200) -> None:
 
 
 def damage_log(cli: Cli) -> None:
-    """One bit of the third record's body."""
+    """Flip one bit of the third record's body."""
     file = cli.store / "commitlog" / f"{0:020d}"
     data = bytearray(file.read_bytes())
     data[data.index(b"line 2")] ^= 1
@@ -31,7 +32,7 @@ def damage_queue(cli: Cli) -> None:
     file.write_bytes(data)
 
 
-def test_exit_codes_tell_the_worst_of_what_was_found(cli: Cli) -> None:
+def test_the_exit_code_is_that_of_the_worst_finding(cli: Cli) -> None:
     fill(cli)
     assert cli.run("check", cli.store).exit_code == 0
     (cli.store / "README").touch()
@@ -43,7 +44,7 @@ def test_exit_codes_tell_the_worst_of_what_was_found(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "repair"])
-def test_a_wrong_command_line_and_a_place_without_a_store_look_like_no_verdict(command: str, cli: Cli) -> None:
+def test_a_wrong_command_line_and_a_path_without_a_store_do_not_look_like_a_verdict(command: str, cli: Cli) -> None:
     assert cli.run(command, cli.store, "--nonsense").exit_code == 64
     assert cli.run(command).exit_code == 64
     result = cli.run(command, cli.store)
@@ -85,7 +86,7 @@ def test_repair_in_a_script_needs_yes_or_a_copy(cli: Cli, tmp_path: Path) -> Non
     fill(cli)
     damage_log(cli)
     assert cli.run("repair", cli.store, "--json").exit_code == 4
-    assert cli.run("repair", cli.store, input="").exit_code == 4, "nobody is there to answer"
+    assert cli.run("repair", cli.store, input="").exit_code == 4, "nobody can answer"
     assert cli.run("repair", cli.store, "--to", tmp_path / "copy", "--json").exit_code == 0
     assert not mqlake.check(cli.store).holds and mqlake.check(tmp_path / "copy").holds
     lines = [json.loads(line) for line in cli.run("repair", cli.store, "--yes", "--json").stdout.splitlines()]
@@ -93,9 +94,49 @@ def test_repair_in_a_script_needs_yes_or_a_copy(cli: Cli, tmp_path: Path) -> Non
     assert lines[-1]["done"] and lines[-1]["holds"] and Path(lines[-1]["backup"]).is_dir()
 
 
-def test_a_live_store_is_checked_and_not_repaired(cli: Cli) -> None:
+def test_a_live_store_can_be_checked_but_not_repaired(cli: Cli) -> None:
     fill(cli)
     with MessageStore.open(cli.store):
         assert "while it is written" in cli.ok("check", cli.store)
         result = cli.run("repair", cli.store, "--yes")
         assert result.exit_code == 3 and "StoreLocked" in result.stderr
+
+
+def test_the_verdict_says_in_words_what_was_found(cli: Cli) -> None:
+    fill(cli)
+    assert "all promises hold in " in cli.run("check", cli.store).stdout
+    (cli.store / "README").touch()
+    assert "1 note, all promises hold in " in cli.run("check", cli.store).stdout
+    damage_queue(cli)
+    assert "1 warning, 1 note, no data lost in " in cli.run("check", cli.store).stdout
+    damage_log(cli)
+    assert "1 error, 1 warning, 1 note in " in cli.run("check", cli.store).stdout
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "told"),
+    [(0, "error", "0 errors"), (1, "entry", "1 entry"), (1200, "entry", "1,200 entries"), (2, "batch", "2 batches")],
+)
+def test_numbers_and_their_nouns_agree(number: int, noun: str, told: str) -> None:
+    assert show.counted(number, noun) == told
+
+
+def test_a_store_with_an_unreadable_index_can_be_shown_and_read_and_the_remedy_is_named(cli: Cli) -> None:
+    fill(cli)
+    cli.ok("put", cli.store, "orders", "one with a key", "--key", "k")
+    (cli.store / "mqlake" / "settings.json").unlink()
+    (index,) = (cli.store / "index").iterdir()
+    with index.open("r+b") as file:
+        file.seek(24)
+        file.write(bytes(8))
+    for command in (["info"], ["topics"], ["read", "orders"], ["groups"], ["scan"]):
+        cli.ok(command[0], cli.store, *command[1:])
+    assert "--config broker.conf" in cli.ok("info", cli.store)
+    result = cli.run("find", cli.store, "orders", "k")
+    assert result.exit_code == 3 and "--config broker.conf" in result.stderr
+    cli.run("find", cli.store, "orders", "k", "--config", cli.config)
+    checked = cli.run("check", cli.store)
+    assert checked.exit_code == 1 and "give them: --config broker.conf" in checked.stdout
+    result = cli.run("repair", cli.store, "--yes")
+    assert result.exit_code == 3 and "maxHashSlotNum, maxIndexNum" in result.stderr
+    assert cli.run("repair", cli.store, "--yes", "--config", cli.config).exit_code == 0

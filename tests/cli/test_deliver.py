@@ -27,7 +27,7 @@ def test_consume_prints_what_the_group_has_not_read_and_remembers_it(orders: Cli
     assert "order 6" in orders.ok("consume", orders.store, "audit", "orders", "--start", "10m")
 
 
-def test_consume_stops_at_its_limit_and_chooses(orders: Cli) -> None:
+def test_consume_respects_its_limit_and_filters(orders: Cli) -> None:
     assert len(texts(orders, "a", "orders", "--limit", 4)) == 4
     assert len(texts(orders, "a", "orders")) == 2
     assert sorted(texts(orders, "b", "orders", "--tags", "paid")) == ["order 1", "order 3", "order 5"]
@@ -45,7 +45,11 @@ def test_a_filter_that_does_not_parse_is_shown_with_a_caret(orders: Cli) -> None
 def test_consume_while_another_process_writes_needs_progress_of_its_own(orders: Cli) -> None:
     with orders.open() as store:
         result = orders.run("consume", orders.store, "billing", "orders")
-        assert result.exit_code == 3 and "that is a broker's work" in result.stderr and "--progress" in result.stderr
+        assert (
+            result.exit_code == 3
+            and "groups are shared within that process only" in result.stderr
+            and "--progress" in result.stderr
+        )
         mine = orders.folder / "mine.json"
         follower = orders.process("consume", orders.store, "me", "orders", "--progress", mine, "--follow", "--json")
         assert follower.stdout is not None
@@ -54,10 +58,10 @@ def test_consume_while_another_process_writes_needs_progress_of_its_own(orders: 
         assert len(seen) == 6 and json.loads(follower.stdout.readline())["text"] == "new"
         follower.send_signal(signal.SIGINT)
         assert follower.wait(20) == 130
-        assert len(texts(orders, "me", "orders", "--progress", mine)) <= 1  # the last may come again
+        assert len(texts(orders, "me", "orders", "--progress", mine)) <= 1  # the last one may be delivered again
 
 
-def test_groups_and_lag_show_how_far_each_is(orders: Cli) -> None:
+def test_groups_and_lag_show_the_progress_of_each_group(orders: Cli) -> None:
     texts(orders, "billing", "orders", "--limit", 2)
     orders.ok("group", "create", orders.store, "idle", "--max-retries", 3)
     found = {(row["group"], row["topic"]): row["lag"] for row in orders.json("groups", orders.store)}
@@ -123,7 +127,7 @@ def test_top_shows_rates_once_for_scripts(orders: Cli) -> None:
 def test_top_sees_what_another_process_puts_and_ends_with_ctrl_c(orders: Cli) -> None:
     with orders.open() as store:
         rows: list[dict[str, Any]] = []
-        while not rows or not rows[0]["putsPerSecond"]:  # else nothing was put between its two looks
+        while not rows or not rows[0]["putsPerSecond"]:  # otherwise nothing was put between its two samples
             watching = orders.process("top", orders.store, "--once", "--json", "--interval", "1")
             while watching.poll() is None:
                 store.put(Message("clicks", b"c", queue_id=0))
@@ -138,7 +142,7 @@ def test_top_sees_what_another_process_puts_and_ends_with_ctrl_c(orders: Cli) ->
     assert live.wait(20) == 0
 
 
-def test_what_is_not_there_is_neither_consumed_nor_made(orders: Cli) -> None:
+def test_impossible_requests_are_refused_and_create_no_topic(orders: Cli) -> None:
     asked = orders.run("consume", orders.store, "billing", "order")
     assert asked.exit_code == 3 and "UnknownTopic: topic 'order': not in this store; it has orders" in asked.stderr
     orders.ok("consume", orders.store, "billing", "orders", "--limit", 1)
@@ -146,14 +150,14 @@ def test_what_is_not_there_is_neither_consumed_nor_made(orders: Cli) -> None:
     assert asked.exit_code == 3 and "UnknownTopic" in asked.stderr
     assert "order" not in {line["topicName"] for line in orders.json("topic", "list", orders.store)}
     asked = orders.run("reset", orders.store, "billing", "orders", "--to", 99)
-    assert asked.exit_code == 2 and "for an offset, --offset 99" in asked.stderr
+    assert asked.exit_code == 2 and "for a queue offset use --offset 99" in asked.stderr
     asked = orders.run("reset", orders.store, "billing", "orders", "--offset", 99)
     assert asked.exit_code == 3 and "offset 99 is outside of [0, " in asked.stderr
     asked = orders.run("topic", "create", orders.store, "orders", "--queues", 77)
     assert asked.exit_code == 3 and "write_queue_count 77" in asked.stderr and "update_topic changes it" in asked.stderr
 
 
-def test_a_damaged_state_file_is_replaced_by_its_bak_and_the_user_is_told(orders: Cli) -> None:
+def test_a_damaged_state_file_is_replaced_by_its_bak_and_reported(orders: Cli) -> None:
     for name in ("some", "more"):
         orders.ok("topic", "create", orders.store, name)
     state = orders.store / "config" / "topics.json"
@@ -164,4 +168,4 @@ def test_a_damaged_state_file_is_replaced_by_its_bak_and_the_user_is_told(orders
     assert "topics.json.bak is used: topics.json: " in told
     state.with_name("topics.json.bak").write_text("")
     asked = orders.run("topic", "list", orders.store)
-    assert asked.exit_code == 3 and "BadConfigFile" in asked.stderr and "put a whole copy in its place" in asked.stderr
+    assert asked.exit_code == 3 and "BadConfigFile" in asked.stderr and "replace it with an intact copy" in asked.stderr

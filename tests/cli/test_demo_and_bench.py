@@ -18,7 +18,7 @@ def test_demo_shows_what_it_wrote_and_leaves_nothing_behind(cli: Cli, monkeypatc
     assert [path.name for path in cli.folder.iterdir()] == ["broker.conf"]
 
 
-def test_demo_keeps_its_store_where_it_is_told_to(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_keeps_its_store_in_the_given_folder(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(cli.folder))
     named = cli.folder / "named"
     cli.ok("demo", "--messages", 10, "--dir", named, "--no-report")
@@ -28,7 +28,7 @@ def test_demo_keeps_its_store_where_it_is_told_to(cli: Cli, monkeypatch: pytest.
     assert str(kept) in shown
 
 
-def test_demo_does_not_touch_a_folder_that_holds_something(cli: Cli) -> None:
+def test_demo_does_not_touch_a_folder_that_is_not_empty(cli: Cli) -> None:
     (cli.folder / "mine").mkdir()
     (cli.folder / "mine" / "file").write_text("mine")
     result = cli.run("demo", "--dir", cli.folder / "mine")
@@ -37,7 +37,7 @@ def test_demo_does_not_touch_a_folder_that_holds_something(cli: Cli) -> None:
 
 
 def test_demo_works_without_java_and_says_what_is_left_out(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a process of its own: in this one, Spark may run already."""
+    """Run in its own process: in this one, Spark may be running already."""
     monkeypatch.setenv("TMPDIR", str(cli.folder))
     monkeypatch.setenv("JAVA_HOME", str(cli.folder / "nowhere"))
     process = cli.process("demo", "--messages", 10, "--report", cli.folder / "page.html")

@@ -21,11 +21,11 @@ def dumped(text: str, *kinds: str) -> list[dict[str, Any]]:
 
 
 def messages(text: str) -> list[dict[str, Any]]:
-    """The messages of a dump, without what their store gave them."""
+    """Return the messages of a dump, without the fields that their store set."""
     found = []
     for line in dumped(text, "message"):
         line["sysFlag"] &= ~STORE_HOST_IPV6
-        line["properties"].pop("__CRC32#", None)  # a record's, over its place in the log too
+        line["properties"].pop("__CRC32#", None)  # the record's CRC, which also covers its offset in the log
         found.append({name: value for name, value in line.items() if name not in OF_THE_LOG})
     return found
 
@@ -49,7 +49,7 @@ def _answers(lines: list[dict[str, Any]]) -> dict[tuple[str, str], set[int]]:
     return {(line["topic"], line["key"]): set(line["offsets"]) for line in lines}
 
 
-def test_dump_writes_ascii_and_only_what_was_asked_for(orders: Cli) -> None:
+def test_dump_writes_ascii_and_only_what_was_requested(orders: Cli) -> None:
     orders.ok("put", orders.store, "orders", "x", "--property", "city=Köln")
     plain = orders.ok("dump", orders.store)
     assert plain.isascii()
@@ -71,7 +71,7 @@ def test_dump_to_a_file_writes_what_it_writes_to_standard_output(orders: Cli) ->
 
 
 @pytest.mark.parametrize("name", ["v4-basic", "v5-ipv6", "v5-compressed", "v5-index", "v5-prop-crc", "v5-long-topic"])
-def test_a_dump_that_is_loaded_and_dumped_again_has_the_same_messages(cli: Cli, name: str) -> None:
+def test_loading_and_dumping_again_gives_the_same_messages(cli: Cli, name: str) -> None:
     golden = GoldenStore(name, cli.folder)
     first = cli.ok("dump", golden.path, "--walk", "--keys", "--config", golden.properties_file)
     cli.ok("load", cli.store, "--from", "-", "--config", golden.properties_file, input=first)
@@ -88,7 +88,7 @@ def test_a_message_in_light_queues_is_loaded_once_and_reaches_them_all(cli: Cli)
 
 
 def _by_queue(text: str) -> list[tuple[str, int, str]]:
-    """Light queues take from several queues, which a dump has one behind the other: their own order is lost."""
+    """Light queues take from several queues, which a dump holds one after the other: their own order is lost."""
     return sorted((line["cqTopic"], line["cqQueueId"], line["body"]) for line in dumped(text, "message"))
 
 
@@ -141,7 +141,7 @@ def test_load_needs_nothing_but_a_topic(cli: Cli) -> None:
     assert second.keys == ["a", "b"]
 
 
-def test_load_passes_over_empty_lines_and_lines_of_other_kinds(cli: Cli) -> None:
+def test_load_skips_empty_lines_and_lines_of_other_kinds(cli: Cli) -> None:
     answer = load(
         cli, {"kind": "store"}, "", {"topic": "orders"}, {"kind": "record", "topic": "orders"}, {"kind": "end"}
     )
@@ -161,19 +161,19 @@ def test_load_keeps_the_order_of_lines_in_every_queue(cli: Cli) -> None:
         ("{", "line 3: found Expecting property name"),
         ("[1]", "line 3: found a JSON list; expected a JSON object"),
         ({"text": "x"}, "line 3: found the fields text; expected a field topic"),
-        ({"topic": 5}, "line 3: topic: found 5; expected a text"),
+        ({"topic": 5}, "line 3: topic: found 5; expected a string"),
         ({"topic": "t", "queueId": "0"}, "line 3: queueId: found '0'; expected a number in [0, 2147483647]"),
         ({"topic": "t", "flag": 2**31}, "line 3: flag: found 2147483648; expected a number in"),
         ({"topic": "t", "body": "no base64!"}, "line 3: body: found 'no base64!'; expected base64"),
         ({"topic": "t", "tag": "x"}, "line 3: tag: found a field of that name; expected one of"),
-        ({"topic": "t", "keys": [1]}, "line 3: keys: found [1]; expected a text or a list of texts"),
+        ({"topic": "t", "keys": [1]}, "line 3: keys: found [1]; expected a string or a list of strings"),
         ({"topic": "t", "keys": ["a b"]}, "line 3: keys: found 'a b'; expected"),
         ({"topic": "t", "properties": {"a": 1}}, "line 3: properties: found {'a': 1}; expected"),
         ({"topic": "t", "bornHost": "here"}, "line 3: "),
         ({"topic": "bad topic!"}, "line 3: topic: found"),
     ],
 )
-def test_load_stops_at_a_bad_line_with_its_number_and_keeps_those_before_it(
+def test_load_stops_at_a_bad_line_names_its_number_and_keeps_the_lines_before_it(
     cli: Cli, line: object, complaint: str
 ) -> None:
     file = cli.folder / "lines.jsonl"
@@ -186,7 +186,7 @@ def test_load_stops_at_a_bad_line_with_its_number_and_keeps_those_before_it(
     assert len(cli.json("read", cli.store, "orders")) == 2
 
 
-def test_load_from_a_file_that_is_not_there_makes_no_store(cli: Cli) -> None:
+def test_load_from_a_missing_file_creates_no_store(cli: Cli) -> None:
     result = cli.run("load", cli.store, "--from", cli.folder / "nix.jsonl", "--config", cli.config)
     assert result.exit_code == 3
     assert "nix.jsonl" in result.stderr

@@ -28,14 +28,14 @@ def test_info_shows_files_positions_and_a_clean_stop(orders: Cli) -> None:
     assert "stopped cleanly" in orders.ok("info", orders.store)
 
 
-def test_info_names_the_process_that_writes(orders: Cli) -> None:
+def test_info_names_the_writing_process(orders: Cli) -> None:
     with orders.open():
         process = orders.process("info", orders.store)
         shown, _ = process.communicate(timeout=20)
     assert f"open: process {os.getpid()} writes it" in shown
 
 
-def test_info_says_that_the_last_stop_was_unclean_and_shows_what_is_there(orders: Cli) -> None:
+def test_info_reports_an_unclean_stop_and_still_shows_the_store(orders: Cli) -> None:
     subprocess.run([sys.executable, "-c", DIES, orders.store, orders.config], check=True)
     (info,) = orders.json("info", orders.store)
     assert (info["writerPid"], info["abort"]) == (None, True)
@@ -43,8 +43,8 @@ def test_info_says_that_the_last_stop_was_unclean_and_shows_what_is_there(orders
     assert "stopped uncleanly" in orders.ok("info", orders.store)
 
 
-def test_info_counts_space_on_disk_apart_from_sizes(orders: Cli) -> None:
-    """A queue's file is as large as its setting says, and takes what was written."""
+def test_info_shows_space_on_disk_separately_from_sizes(orders: Cli) -> None:
+    """A queue file has its configured size, but takes only the space that was written."""
     queues = orders.json("info", orders.store)[0]["files"]["consumequeue"]
     assert queues["sizeBytes"] == 3 * 20_000
     assert queues["diskBytes"] < queues["sizeBytes"]

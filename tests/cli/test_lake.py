@@ -28,7 +28,7 @@ def archived(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     return cli
 
 
-def test_archive_says_what_it_did_and_lake_info_what_there_is(archived: Cli) -> None:
+def test_archive_reports_what_it_did_and_lake_info_shows_what_exists(archived: Cli) -> None:
     archived.put(*(message(number) for number in range(20)))
     (done,) = archived.json("archive", archived.store, "--lake", archived.folder / "lake")
     assert done["rows"] == 20 and done["end"] > done["start"] > 0
@@ -48,19 +48,19 @@ def test_compact_merges_and_keeps_the_old_files_for_the_grace_time(archived: Cli
     assert archived.ok("lake", "check", archived.folder / "lake") == "all promises hold\n"
 
 
-def test_lake_find_gives_the_message_with_a_key_or_nothing(archived: Cli) -> None:
+def test_lake_find_prints_the_message_with_a_key_or_nothing(archived: Cli) -> None:
     assert '"queue_id"' in archived.ok("lake", "find", archived.folder / "lake", "orders", "key-17")
     assert archived.run("lake", "find", archived.folder / "lake", "orders", "nothing").exit_code == 1
 
 
-def test_lake_check_ends_with_1_where_a_file_is_gone(archived: Cli) -> None:
+def test_lake_check_exits_with_1_if_a_file_is_missing(archived: Cli) -> None:
     lake = archived.folder / "lake"
     (lake / Lake.open(lake).snapshot().files("messages")[0].path).unlink()
     result = archived.run("lake", "check", lake)
     assert result.exit_code == 1 and "in no row" in result.stdout
 
 
-def test_errors_are_one_line_and_a_released_store_is_told(archived: Cli) -> None:
+def test_errors_are_one_line_and_a_released_store_is_reported(archived: Cli) -> None:
     other = Cli(archived.folder / "lake")
     assert "NotALake" in archived.run("lake", "info", archived.store).stderr
     assert "NotAStore" in archived.run("archive", other.folder, "--lake", archived.folder / "lake").stderr

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(60)
 TIMER = "rmq_sys_wheel_timer"
 
 
-def test_a_message_for_later_is_listed_and_can_be_taken_back(orders: Cli) -> None:
+def test_a_delayed_message_is_listed_and_can_be_cancelled(orders: Cli) -> None:
     put = orders.json("put", orders.store, "orders", "in an hour", "--delay", "1h", "--config", orders.config)[0]
     assert put["topic"] == TIMER
     orders.ok("put", orders.store, "orders", "tomorrow", "--at", "2099-01-01", "--config", limits(orders, 10**10))
@@ -34,7 +34,7 @@ def limits(cli: Cli, max_delay_s: int) -> object:
     return config
 
 
-def test_what_cannot_be_delayed_or_taken_back_says_why(orders: Cli) -> None:
+def test_what_cannot_be_delayed_or_cancelled_is_an_error_that_says_why(orders: Cli) -> None:
     assert orders.run("put", orders.store, "orders", "x", "--delay", "1h", "--at", "2099-01-01").exit_code == 2
     assert orders.run("put", orders.store, "orders", "x", "--delay", "soon").exit_code == 2
     far = orders.run("put", orders.store, "orders", "x", "--delay", "30d")
@@ -67,8 +67,8 @@ def test_dead_letters_are_listed_shown_and_resent(orders: Cli) -> None:
     assert orders.run("dlq", "show", orders.store, "nobody").exit_code == 3
 
 
-def test_a_loaded_dump_delivers_nothing_again(orders: Cli) -> None:
-    """It has a message for later twice: as it waited, and as it was delivered."""
+def test_a_loaded_dump_delivers_nothing_twice(orders: Cli) -> None:
+    """The dump has a delayed message twice: as it waited, and as it was delivered."""
     with orders.open() as store:
         waiting = store.put(Message("mails", b"later", queue_id=0, delay_level=1))
         scheduler = store.delivery.require_scheduler()

@@ -38,7 +38,7 @@ def test_every_command_is_listed_and_explains_itself(cli: Cli, name: str) -> Non
 
 def test_help_names_the_exit_codes(cli: Cli) -> None:
     shown = cli.ok("--help")
-    for code in ("0  done", "1  nothing was found", "2  the command line", "3  the store", "130  interrupted"):
+    for code in ("0  success", "1  nothing was found", "2  the command line", "3  a store", "130  interrupted"):
         assert code in shown
 
 
@@ -46,7 +46,7 @@ def test_version_names_the_kernel_in_use(cli: Cli) -> None:
     assert f"mqlake {mqlake.__version__} ({KERNEL} kernel" in cli.ok("--version")
 
 
-def test_a_command_that_does_not_exist_is_a_wrong_command_line(cli: Cli) -> None:
+def test_an_unknown_command_is_a_wrong_command_line(cli: Cli) -> None:
     assert cli.run("nix").exit_code == 2
 
 
@@ -61,7 +61,9 @@ def test_help_loads_neither_rich_nor_pyarrow_and_the_package_not_even_click() ->
 
 
 @pytest.mark.parametrize(("name", "arguments"), STORE_COMMANDS.items())
-def test_a_store_error_is_one_line_with_its_name_and_exit_code_3(cli: Cli, name: str, arguments: list[str]) -> None:
+def test_a_store_error_prints_one_line_with_its_name_and_exits_with_3(
+    cli: Cli, name: str, arguments: list[str]
+) -> None:
     process = cli.process(name, cli.store, *arguments)
     shown, errors = process.communicate(timeout=20)
     assert (process.returncode, shown) == (3, "")
@@ -70,7 +72,7 @@ def test_a_store_error_is_one_line_with_its_name_and_exit_code_3(cli: Cli, name:
 
 
 @pytest.mark.parametrize(("name", "arguments"), STORE_COMMANDS.items())
-def test_commands_that_read_write_nothing(orders: Cli, name: str, arguments: list[str]) -> None:
+def test_reading_commands_write_nothing(orders: Cli, name: str, arguments: list[str]) -> None:
     before = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in orders.store.rglob("*")}
     orders.run(name, orders.store, *arguments)
     assert {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in orders.store.rglob("*")} == before
@@ -93,7 +95,7 @@ def test_a_configuration_that_cannot_be_used_is_a_store_error(orders: Cli) -> No
     assert (missing.exit_code, "nix.conf" in missing.stderr) == (3, True)
 
 
-def test_a_second_writer_is_told_who_the_first_is(orders: Cli) -> None:
+def test_a_second_writer_gets_an_error_that_names_the_first(orders: Cli) -> None:
     with orders.open():
         process = orders.process("put", orders.store, "orders", "x")
         _, errors = process.communicate(timeout=20)
@@ -101,7 +103,7 @@ def test_a_second_writer_is_told_who_the_first_is(orders: Cli) -> None:
     assert "StoreLocked" in errors
 
 
-def test_an_interrupt_ends_with_130_and_leaves_the_store_cleanly_stopped(cli: Cli) -> None:
+def test_an_interrupt_exits_with_130_and_closes_the_store_cleanly(cli: Cli) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "mqlake", "put", str(cli.store), "orders", "--config", str(cli.config)],
         stdin=subprocess.PIPE,
@@ -120,7 +122,7 @@ def test_an_interrupt_ends_with_130_and_leaves_the_store_cleanly_stopped(cli: Cl
 
 
 def _wait_for(cli: Cli, process: subprocess.Popen[bytes], count: int) -> list[str]:
-    """What is in the store once `count` messages are."""
+    """Wait until the store has `count` messages and return them."""
     for _ in range(400):
         result = cli.run("tail", cli.store, "orders")
         lines = result.stdout.splitlines()
@@ -151,7 +153,7 @@ def test_completion_prints_a_script_for_the_shell(cli: Cli, shell: str) -> None:
     assert "_MQLAKE_COMPLETE" in cli.ok("completion", shell)
 
 
-def test_the_shell_is_told_the_commands_that_begin_so() -> None:
+def test_completion_offers_the_commands_with_that_prefix() -> None:
     asked = {"_MQLAKE_COMPLETE": "bash_complete", "COMP_WORDS": "mqlake t", "COMP_CWORD": "1"}
     answer = subprocess.run([sys.executable, "-m", "mqlake"], env=asked, capture_output=True, text=True)
     assert answer.stdout.split() == ["plain,tail", "plain,topics", "plain,top", "plain,topic", "plain,torture"]

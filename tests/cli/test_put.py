@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mqlake import StoreConfig
-from mqlake.store.message_store import MessageStore
+from mqlake import MessageStore, StoreConfig
 from tests.cli.conftest import Cli
 
 
@@ -32,7 +31,7 @@ def test_put_stores_a_file_byte_for_byte(cli: Cli) -> None:
     assert bodies(cli, "orders") == [content]
 
 
-def test_put_gives_the_message_tags_keys_properties_flag_and_queue(cli: Cli) -> None:
+def test_put_sets_the_messages_tags_keys_properties_flag_and_queue(cli: Cli) -> None:
     options = [
         "--tags",
         "created",
@@ -56,18 +55,18 @@ def test_put_gives_the_message_tags_keys_properties_flag_and_queue(cli: Cli) -> 
     assert receipt["msgId"] == message.message_id
 
 
-def test_put_with_sync_says_that_the_message_is_on_the_disk(cli: Cli) -> None:
+def test_put_with_sync_reports_that_the_message_is_on_disk(cli: Cli) -> None:
     (receipt,) = cli.json("put", cli.store, "orders", "x", "--sync", "--config", cli.config)
     assert receipt["durability"] == "DISK"
 
 
-def test_put_makes_files_of_the_sizes_that_the_configuration_names(cli: Cli) -> None:
+def test_put_makes_files_of_the_configured_sizes(cli: Cli) -> None:
     cli.ok("put", cli.store, "orders", "x", "--config", cli.config)
     log_size = StoreConfig.load(cli.config).commit_log.file_size_bytes
     assert [file.stat().st_size for file in (cli.store / "commitlog").iterdir()] == [log_size]
 
 
-def test_put_with_a_wrong_command_line_makes_no_store(cli: Cli) -> None:
+def test_put_with_a_wrong_command_line_creates_no_store(cli: Cli) -> None:
     (cli.folder / "f").write_bytes(b"x")
     for wrong in (["x", "--property", "novalue"], ["x", "--file", cli.folder / "f"], ["x", "--queue", "-1"]):
         result = cli.run("put", cli.store, "orders", *wrong, "--config", cli.config)

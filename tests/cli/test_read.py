@@ -32,11 +32,11 @@ def test_read_shows_a_queue_from_its_first_message_on(orders: Cli) -> None:
         (["--limit", "2"], ["order 0", "order 2"]),
     ],
 )
-def test_read_begins_and_ends_where_it_is_told_to(orders: Cli, options: list[str], expected: list[str]) -> None:
+def test_read_begins_and_ends_where_its_options_say(orders: Cli, options: list[str], expected: list[str]) -> None:
     assert texts(orders.json("read", orders.store, "orders", *options)) == expected
 
 
-def test_read_since_begins_with_the_first_message_stored_at_that_time_or_later(orders: Cli) -> None:
+def test_read_since_begins_with_the_first_message_stored_at_or_after_that_time(orders: Cli) -> None:
     times = [line["storeTimestamp"] for line in orders.json("read", orders.store, "orders")]
     expected = [time for time in times if time >= times[1]]
     assert len(orders.json("read", orders.store, "orders", "--since", times[1])) == len(expected)
@@ -56,13 +56,13 @@ def test_read_with_wait_returns_what_another_process_writes_meanwhile(orders: Cl
     assert {json.loads(line)["text"] for line in lines} == {"late"}
 
 
-def test_read_outside_of_a_queue_names_both_of_its_ends(orders: Cli) -> None:
+def test_read_outside_a_queue_names_both_of_its_ends(orders: Cli) -> None:
     result = orders.run("read", orders.store, "orders", "--start", 99)
     assert result.exit_code == 3
     assert "OffsetOutOfRange: orders, queue 0: offset 99 is outside of [0, 3)" in result.stderr
 
 
-def test_read_of_an_unknown_topic_or_queue_says_which_there_are(orders: Cli) -> None:
+def test_read_of_an_unknown_topic_or_queue_lists_the_existing_ones(orders: Cli) -> None:
     for arguments, known in ((["nix"], "clicks, orders"), (["orders", "--queue", 9], "queues 0, 1")):
         result = orders.run("read", orders.store, *arguments)
         assert result.exit_code == 3
@@ -77,7 +77,7 @@ def test_a_body_cannot_move_the_cursor(cli: Cli) -> None:
         assert "\\x1b[2J\\r\\nbell\\x07" in shown
 
 
-def test_a_body_that_is_no_text_is_shown_in_hexadecimal(orders: Cli) -> None:
+def test_a_binary_body_is_shown_in_hexadecimal(orders: Cli) -> None:
     assert "0xfffe00 (3 bytes)" in orders.ok("read", orders.store, "clicks")
     (line,) = orders.json("read", orders.store, "clicks")
     assert "text" not in line
@@ -91,8 +91,8 @@ def test_get_finds_a_message_by_physical_offset_and_by_id(orders: Cli) -> None:
     assert "order 0" in orders.ok("get", orders.store, first["msgId"])
 
 
-def test_get_takes_an_id_without_letters_for_an_id(cli: Cli) -> None:
-    """32 digits could be a physical offset, were that not far too large for one."""
+def test_get_treats_an_id_without_letters_as_an_id(cli: Cli) -> None:
+    """32 digits could be a physical offset, if they were not far too large for one."""
     host = CommitLogConfig(file_size_bytes=1 << 20, store_host="16.16.16.16:4112")
     with MessageStore.open(cli.store, commit_log=host) as store:
         message_id = store.put(Message("orders", b"x")).message_id
@@ -106,15 +106,15 @@ def test_get_raw_writes_the_body_and_nothing_else(orders: Cli) -> None:
     assert result.stdout_bytes == b"\xff\xfe\x00"
 
 
-def test_get_shows_a_body_that_cannot_be_inflated_and_refuses_to_write_it(cli: Cli) -> None:
+def test_get_shows_a_body_that_cannot_be_decompressed_and_refuses_to_write_it(cli: Cli) -> None:
     cli.put(Message("orders", b"not zlib", sys_flag=1))
     assert "not zlib" in cli.ok("get", cli.store, 0)
     result = cli.run("get", cli.store, 0, "--raw")
     assert (result.exit_code, result.stdout) == (3, "")
-    assert "expected a body that can be inflated" in result.stderr
+    assert "expected a body that can be decompressed" in result.stderr
 
 
-def test_get_ends_with_1_where_no_message_is(orders: Cli) -> None:
+def test_get_exits_with_1_if_there_is_no_message(orders: Cli) -> None:
     for place in ("1", "99999999", "0" * 32):
         result = orders.run("get", orders.store, place)
         assert result.exit_code == 1
@@ -122,7 +122,7 @@ def test_get_ends_with_1_where_no_message_is(orders: Cli) -> None:
         assert result.stderr.startswith("mqlake: ")
 
 
-def test_get_of_what_is_no_place_is_a_wrong_command_line(orders: Cli) -> None:
+def test_get_of_something_that_is_no_offset_or_id_is_a_wrong_command_line(orders: Cli) -> None:
     result = orders.run("get", orders.store, "xyz")
     assert result.exit_code == 2
     assert "'xyz'; expected a physical offset, or a message id" in result.stderr
@@ -135,7 +135,7 @@ def test_find_finds_messages_by_key_and_by_tag(orders: Cli) -> None:
     assert texts(orders.json("find", orders.store, "orders", "paid", "--tag")) == ["order 1", "order 3", "order 5"]
 
 
-def test_find_keeps_to_the_times_it_is_given(orders: Cli) -> None:
+def test_find_respects_its_time_range(orders: Cli) -> None:
     found = orders.json("find", orders.store, "orders", "all")
     middle = found[3]["storeTimestamp"]
     expected = [line for line in found if line["storeTimestamp"] >= middle]
@@ -143,14 +143,14 @@ def test_find_keeps_to_the_times_it_is_given(orders: Cli) -> None:
     assert orders.run("find", orders.store, "orders", "all", "--until", "2001-01-01T00:00:00Z").exit_code == 1
 
 
-def test_find_ends_with_1_where_it_finds_nothing(orders: Cli) -> None:
+def test_find_exits_with_1_if_it_finds_nothing(orders: Cli) -> None:
     result = orders.run("find", orders.store, "orders", "nix", "--json")
     assert result.exit_code == 1
     assert result.stdout == ""
     assert "no message of topic 'orders' with key 'nix'" in result.stderr
 
 
-def test_a_time_that_cannot_be_read_says_how_to_write_one(orders: Cli) -> None:
+def test_an_invalid_time_is_an_error_that_says_how_to_write_one(orders: Cli) -> None:
     result = orders.run("find", orders.store, "orders", "all", "--since", "yesterday")
     assert result.exit_code == 2
     assert "'yesterday'; expected 2026-03-01T12:00:00" in result.stderr

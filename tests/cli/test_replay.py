@@ -40,7 +40,7 @@ def test_replay_makes_a_store_and_says_what_is_in_it(archived: Cli) -> None:
         assert [found.body for found in store.find("orders", "key-42")] == [b"body 42"]
 
 
-def test_replay_into_a_folder_that_is_taken_is_one_line(archived: Cli) -> None:
+def test_replay_into_an_existing_store_is_a_one_line_error(archived: Cli) -> None:
     done = archived.run("replay", archived.folder / "lake", archived.store)
     assert done.exit_code == 3
     assert "a replay makes a new store" in done.stderr and len(done.stderr.splitlines()) == 1

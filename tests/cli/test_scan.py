@@ -20,14 +20,14 @@ def read_file(path: Path) -> list[dict[str, object]]:
     return rows
 
 
-def test_scan_shows_the_records_in_the_order_of_the_log(orders: Cli) -> None:
+def test_scan_shows_the_records_in_log_order(orders: Cli) -> None:
     lines = orders.ok("scan", orders.store).splitlines()
     assert lines[0].split()[:3] == ["physical_offset", "topic", "queue_id"]
     assert [line.split()[-1] for line in lines[1:7]] == [str(number) for number in range(6)]
     assert "0xfffe00" in lines[7]
 
 
-def test_scan_gives_one_object_a_row_with_all_columns(orders: Cli) -> None:
+def test_scan_prints_one_object_per_row_with_all_columns(orders: Cli) -> None:
     rows = orders.json("scan", orders.store)
     assert [base64.b64decode(row["body"]) for row in rows[:2]] == [b"order 0", b"order 1"]
     assert rows[0]["keys"] == ["o0", "all"]
@@ -36,7 +36,7 @@ def test_scan_gives_one_object_a_row_with_all_columns(orders: Cli) -> None:
     assert rows[-1]["tags"] is None
 
 
-def test_scan_keeps_to_topic_range_columns_and_limit(orders: Cli) -> None:
+def test_scan_respects_topic_range_columns_and_limit(orders: Cli) -> None:
     offsets = [row["physical_offset"] for row in orders.json("scan", orders.store)]
     assert len(orders.json("scan", orders.store, "--topic", "clicks")) == 1
     assert len(orders.json("scan", orders.store, "--start", offsets[1], "--end", offsets[4])) == 3
@@ -45,7 +45,7 @@ def test_scan_keeps_to_topic_range_columns_and_limit(orders: Cli) -> None:
     ]
 
 
-def test_a_table_of_a_scan_is_cut_and_says_so(cli: Cli) -> None:
+def test_a_truncated_table_of_a_scan_says_that_it_is_truncated(cli: Cli) -> None:
     cli.put(*(Message("orders", b"%d" % number) for number in range(60)))
     result = cli.run("scan", cli.store)
     assert len(result.stdout.splitlines()) == 51
@@ -67,7 +67,7 @@ def test_scan_writes_all_rows_and_columns_to_a_file(orders: Cli, suffix: str) ->
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 def test_scan_of_many_files_has_one_schema(cli: Cli, suffix: str) -> None:
-    """Each file of the log gives a batch with dictionaries of its own."""
+    """Each file of the log gives a batch with its own dictionaries."""
     cli.put(*(Message(f"topic-{number // 50}", bytes(20_000)) for number in range(200)))
     out = cli.folder / f"all{suffix}"
     cli.ok("scan", cli.store, "--columns", "topic,queue_offset", "--out", out)
@@ -81,7 +81,7 @@ def test_scan_of_nothing_writes_a_file_without_rows(orders: Cli) -> None:
     assert parquet.read_table(out).num_columns == 18
 
 
-def test_scan_that_fails_leaves_the_file_that_was_there(orders: Cli) -> None:
+def test_a_failed_scan_keeps_the_existing_file(orders: Cli) -> None:
     out = orders.folder / "old.parquet"
     out.write_bytes(b"as it was")
     result = orders.run("scan", orders.store, "--start", 1, "--out", out)
@@ -90,7 +90,7 @@ def test_scan_that_fails_leaves_the_file_that_was_there(orders: Cli) -> None:
     assert [file.name for file in orders.folder.glob("*.partial")] == []
 
 
-def test_scan_refuses_what_it_does_not_know_and_says_what_it_does(orders: Cli) -> None:
+def test_scan_refuses_unknown_columns_and_formats_and_names_the_known_ones(orders: Cli) -> None:
     suffix = orders.run("scan", orders.store, "--out", orders.folder / "x.csv")
     assert (suffix.exit_code, ".parquet or .arrow" in suffix.stderr) == (2, True)
     column = orders.run("scan", orders.store, "--columns", "nix")

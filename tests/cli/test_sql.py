@@ -1,4 +1,4 @@
-"""What `mqlake sql` makes of its arguments, of typed lines and of Spark's errors; no Spark is needed for these."""
+"""How `mqlake sql` handles its arguments, typed lines and Spark's errors; these tests need no Spark."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ mqlake.errors.ChangedUnderRead: store: offset 5: found nothing; expected a recor
         (WORKER, "ChangedUnderRead: store: offset 5: found nothing; expected a record"),
     ],
 )
-def test_an_error_of_spark_becomes_one_sentence_with_its_place(text: str, told: str) -> None:
+def test_a_spark_error_becomes_one_sentence_with_its_position(text: str, told: str) -> None:
     assert str(failure(text)) == told
 
 
@@ -69,7 +69,7 @@ def test_the_last_argument_is_the_query_if_it_has_words(tmp_path: Path) -> None:
         (";;", [], ""),
     ],
 )
-def test_a_statement_ends_at_a_semicolon_outside_of_quotes_and_comments(text: str, whole: list[str], rest: str) -> None:
+def test_a_statement_ends_at_a_semicolon_outside_quotes_and_comments(text: str, whole: list[str], rest: str) -> None:
     assert cut(text) == (whole, rest)
 
 
@@ -85,13 +85,13 @@ def typed(*lines: str | type[BaseException] | None) -> Callable[[str], str | Non
     return read
 
 
-def test_lines_are_gathered_until_a_semicolon_and_dropped_by_an_interrupt() -> None:
+def test_lines_are_collected_until_a_semicolon_and_dropped_by_an_interrupt() -> None:
     lines = typed("select", " 1;", "drop me", KeyboardInterrupt, ".help", "select 2; select 3;", "select 4")
     assert list(statements(lines)) == ["select\n 1", ".help", "select 2", "select 3", "select 4"]
     assert list(statements(typed(".quit", "select 1;"))) == []
 
 
-def test_values_become_what_json_has() -> None:
+def test_values_are_converted_to_json_types() -> None:
     assert plain({"a": b"\xff", 1: [None, 2.5, (b"",)]}) == {"a": "/w==", "1": [None, 2.5, [""]]}
 
 

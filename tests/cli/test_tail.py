@@ -1,4 +1,4 @@
-"""`mqlake tail`: in processes of their own, as people use it."""
+"""`mqlake tail`, run in its own process as people use it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.timeout(30)
 
 
 def next_texts(process: subprocess.Popen[str], count: int) -> list[str]:
-    """The next lines that it writes; waits for them."""
+    """Wait for the next lines that it writes and return their texts."""
     assert process.stdout is not None
     return [json.loads(process.stdout.readline())["text"] for _ in range(count)]
 
 
-def test_tail_shows_the_newest_messages_of_all_queues_in_the_order_of_the_log(orders: Cli) -> None:
+def test_tail_shows_the_newest_messages_of_all_queues_in_log_order(orders: Cli) -> None:
     lines = orders.ok("tail", orders.store, "orders", "--lines", 3).splitlines()
     assert [line.split("  ")[1:] for line in lines] == [
         ["1:1", "[paid o3 all]", "order 3"],
@@ -57,7 +57,7 @@ def test_tail_follow_shows_what_another_process_writes_to_old_and_new_queues(ord
     assert (follower.returncode, errors) == (0, "")
 
 
-def test_tail_follow_waits_for_a_topic_that_is_yet_to_come(orders: Cli) -> None:
+def test_tail_follow_waits_for_a_topic_that_does_not_exist_yet(orders: Cli) -> None:
     with orders.open() as store:
         follower = orders.process("tail", orders.store, "later", "--follow", "--json")
         store.put(Message("orders", b"another topic"))
@@ -65,7 +65,7 @@ def test_tail_follow_waits_for_a_topic_that_is_yet_to_come(orders: Cli) -> None:
         assert next_texts(follower, 1) == ["here"]
 
 
-def test_tail_follow_goes_on_when_the_writer_is_replaced_by_another(orders: Cli) -> None:
+def test_tail_follow_continues_when_another_writer_takes_over(orders: Cli) -> None:
     follower = orders.process("tail", orders.store, "orders", "--follow", "--lines", 1, "--json")
     assert next_texts(follower, 1) == ["order 5"]
     for number in range(2):

@@ -1,10 +1,10 @@
-"""A process that uses delays, times, retries and transactions until it is killed; run it as a module.
+"""A process that uses delay levels, timed messages, retries and transactions until it is killed. Run it as a module:
 
     python -m tests.delivery.kills STORE SEED
 
-It says what it does before and behind each step, one line each, so that whoever kills it knows what must be there:
-`put N` comes before a put, `ok N DUE` behind it; N is the body. Transactions put several: `begin N M`, `commit N M`,
-`done N M`, or `abort N M`. A message that was taken is dealt with behind `took N`, or fails: `failed N DUE`.
+It prints one line before and after each step, so that the test that kills it knows what must be in the store. `put N`
+is printed before a put, `ok N DUE` after it; N is the body. A transaction puts several messages: `begin N M`,
+`commit N M`, `done N M`, or `abort N M`. A consumed message is processed after `took N`, or it fails: `failed N DUE`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.helpers import open_small
 
 LEVELS = StoreConfig(delay_levels="1s 1s 1s 2s")
 RETRY_MS = 1_000
-"""Of level 3, with which retries begin."""
+"""The delay of level 3, which is that of the first retry."""
 SPREAD_MS = 400
 GROUP = "workers"
 
@@ -30,12 +30,12 @@ def open_store(path: Path) -> MessageStore:
     return open_small(path, config=LEVELS)
 
 
-def say(*words: object) -> None:
-    os.write(1, f"{' '.join(map(str, words))}\n".encode())  # one line, one call: a kill leaves whole lines
+def report(*words: object) -> None:
+    os.write(1, f"{' '.join(map(str, words))}\n".encode())  # one call for each line, so that a kill leaves whole lines
 
 
 class Worker:
-    """One step after the other, at random."""
+    """Runs random steps, one after the other."""
 
     def __init__(self, store: MessageStore, seed: int) -> None:
         self._store = store
@@ -51,52 +51,52 @@ class Worker:
 
     def time(self) -> None:
         number, due_ms = self._next(), time.time_ns() // 1_000_000 + self._random.randrange(SPREAD_MS)
-        say("put", number)
+        report("put", number)
         self._store.put(order(b"%d" % number, deliver_at=due_ms))
-        say("ok", number, due_ms)
+        report("ok", number, due_ms)
 
     def cancel(self) -> None:
         number = self._next()
-        say("put", number)
+        report("put", number)
         receipt = self._store.put(order(b"%d" % number, deliver_at=time.time_ns() // 1_000_000 + 60_000))
-        say("try", number)
+        report("try", number)
         self._store.cancel(receipt)
-        say("cancelled", number)
+        report("cancelled", number)
 
     def level(self) -> None:
         number = self._next()
-        say("put", number)
+        report("put", number)
         receipt = self._store.put(order(b"%d" % number, delay_level=1))
-        say("ok", number, receipt.store_timestamp + 1_000)
+        report("ok", number, receipt.store_timestamp + 1_000)
 
     def fail(self) -> None:
-        """Taking is at least once: what was taken and not committed comes again after a kill, and may fail again."""
+        """Consume, and fail some messages. After a kill, uncommitted ones are delivered again, and may fail again."""
         with self._store.consumer(GROUP, "orders", idle_s=0) as consumer:
             for message in consumer.poll(0, limit=3):
                 if message.reconsume_times == 0 and self._random.random() < 0.5:
                     began_ms = time.time_ns() // 1_000_000
                     consumer.fail(message)
-                    say("failed", int(message.body), began_ms + RETRY_MS)
-                say("took", int(message.body))
+                    report("failed", int(message.body), began_ms + RETRY_MS)
+                report("took", int(message.body))
 
     def transact(self) -> None:
         numbers = [self._next() for _ in range(self._random.randrange(1, 4))]
-        say("begin", *numbers)
+        report("begin", *numbers)
         with self._store.transaction() as transaction:
             for number in numbers:
                 transaction.put(order(b"%d" % number))
             if self._random.random() < 0.3:
-                say("abort", *numbers)
+                report("abort", *numbers)
                 transaction.rollback()
                 return
-            say("commit", *numbers)
-        say("done", *numbers)
+            report("commit", *numbers)
+        report("done", *numbers)
 
 
 def main(path: str, seed: str) -> None:
     with open_store(Path(path)) as store:
         worker = Worker(store, int(seed))
-        say("opened")
+        report("opened")
         while True:
             worker.step()
             time.sleep(0.002)

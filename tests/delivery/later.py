@@ -1,4 +1,4 @@
-"""What tests of later delivery share: the store as a crash would leave it, and what arrived where."""
+"""Helpers for tests of delayed delivery: run the scheduler, copy a store as after a crash, list delivered messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def now_ms() -> int:
 
 
 def step(store: MessageStore, at_ms: int) -> int:
-    """What the housekeeping thread does at a time, until nothing more is due."""
+    """Run the scheduler at a given time until nothing more is due; return when it must run next."""
     scheduler = store.delivery.require_scheduler()
     while (next_ms := scheduler.step(at_ms)) <= at_ms:
         pass
@@ -26,13 +26,13 @@ def step(store: MessageStore, at_ms: int) -> int:
 
 
 def as_a_crash_leaves_it(store: MessageStore, to: Path) -> Path:
-    """A copy of the files as they are: what the operating system has is what a killed process leaves.
+    """Copy the files of an open store. A killed process leaves exactly what the operating system has of them.
 
-    The log last: what says of it how far it was dealt with is never newer than it.
+    The log is copied last, so that no progress file in the copy is newer than the log.
     """
 
     def copy(source: str, target: str) -> None:
-        with contextlib.suppress(FileNotFoundError):  # made to be renamed, and renamed
+        with contextlib.suppress(FileNotFoundError):  # a temporary file that was renamed meanwhile
             shutil.copy2(source, target)
 
     left_out = shutil.ignore_patterns("scratch", "spare")
@@ -47,7 +47,7 @@ def as_a_crash_leaves_it(store: MessageStore, to: Path) -> Path:
 
 
 def arrived(store: MessageStore, topic: str = "orders") -> list[StoredMessage]:
-    """All messages of a topic, in the order of the log."""
+    """Return all messages of a topic, in log order."""
     store.wait_dispatched()
     if topic not in store.topics():
         return []

@@ -1,4 +1,4 @@
-"""A consumer gets every message at least once, in its queue's order, and goes on where its group stopped."""
+"""A consumer gets every message at least once, in queue order, and resumes where its group stopped."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from mqlake import (
     UnknownGroup,
     UnknownTopic,
 )
-from mqlake.delivery.topics import Permission
-from tests.helpers import covers, eventually, message, open_small
+from mqlake.delivery.registry.topics import Permission
+from tests.helpers import covers, eventually, message, open_small, writer_of
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def numbers(messages: Any) -> list[int]:
 
 
 @covers("P1")
-def test_iteration_gives_all_messages_and_the_next_consumer_goes_on_behind_them(tmp_path: Path) -> None:
+def test_iteration_yields_all_messages_and_the_next_consumer_resumes_after_them(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         store.create_topic("orders", 1)
         fill(store, 10)
@@ -59,10 +59,10 @@ def test_iteration_gives_all_messages_and_the_next_consumer_goes_on_behind_them(
         with store.consumer("billing", "orders", idle_s=0) as consumer:
             assert numbers(consumer) == [10, 11, 12, 13, 14]
         with store.consumer("audit", "orders", idle_s=0) as other:
-            assert len(numbers(other)) == 15  # each group has progress of its own
+            assert len(numbers(other)) == 15  # each group has its own progress
 
 
-def test_an_error_in_the_block_leaves_the_message_that_failed_and_those_behind_it(store: MessageStore) -> None:
+def test_after_an_error_in_the_block_the_failed_message_and_later_ones_are_delivered_again(store: MessageStore) -> None:
     fill(store, 10)
     with pytest.raises(ZeroDivisionError), store.consumer("g", "orders") as consumer:
         for each in consumer:
@@ -72,7 +72,7 @@ def test_an_error_in_the_block_leaves_the_message_that_failed_and_those_behind_i
         assert numbers(consumer) == list(range(3, 10))
 
 
-def test_leaving_the_block_by_break_commits_what_was_handed_out_and_no_more(store: MessageStore) -> None:
+def test_leaving_the_block_by_break_commits_exactly_the_delivered_messages(store: MessageStore) -> None:
     fill(store, 10)
     with store.consumer("g", "orders") as consumer:
         for each in consumer:
@@ -82,7 +82,7 @@ def test_leaving_the_block_by_break_commits_what_was_handed_out_and_no_more(stor
         assert numbers(consumer) == list(range(4, 10))
 
 
-def test_a_loop_that_is_left_and_begun_again_misses_nothing(store: MessageStore) -> None:
+def test_an_interrupted_and_restarted_loop_misses_no_message(store: MessageStore) -> None:
     fill(store, 10)
     seen: list[int] = []
     with store.consumer("g", "orders", idle_s=0) as consumer:
@@ -94,7 +94,7 @@ def test_a_loop_that_is_left_and_begun_again_misses_nothing(store: MessageStore)
     assert seen == list(range(10))
 
 
-def test_closing_does_not_commit_the_message_that_is_just_dealt_with(store: MessageStore) -> None:
+def test_close_does_not_commit_the_message_that_is_being_processed(store: MessageStore) -> None:
     fill(store, 3)
     consumer = store.consumer("g", "orders")
     assert int(next(iter(consumer)).body) == 0
@@ -103,7 +103,7 @@ def test_closing_does_not_commit_the_message_that_is_just_dealt_with(store: Mess
         assert numbers(again) == [0, 1, 2]
 
 
-def test_a_poll_commits_what_the_poll_before_gave(store: MessageStore) -> None:
+def test_a_poll_commits_the_messages_of_the_previous_poll(store: MessageStore) -> None:
     fill(store, 10)
     consumer = store.consumer("g", "orders")
     assert numbers(consumer.poll(limit=4)) == [0, 1, 2, 3]
@@ -115,14 +115,14 @@ def test_a_poll_commits_what_the_poll_before_gave(store: MessageStore) -> None:
         assert numbers(again) == list(range(4, 10))
 
 
-def test_by_hand_progress_moves_with_commit_alone(store: MessageStore) -> None:
+def test_without_auto_commit_only_commit_moves_progress(store: MessageStore) -> None:
     fill(store, 10)
     with store.consumer("g", "orders", auto_commit=False, idle_s=0) as consumer:
         batch = consumer.poll(limit=5)
         assert consumer.lag() == 10
         consumer.commit(batch[2])
         assert consumer.lag() == 7
-        consumer.commit(batch[1])  # behind: nothing goes back
+        consumer.commit(batch[1])  # an earlier message: progress does not move back
         assert consumer.lag() == 7
         consumer.commit()
         assert consumer.lag() == 5
@@ -136,7 +136,7 @@ def test_by_hand_progress_moves_with_commit_alone(store: MessageStore) -> None:
         consumer.commit()
 
 
-def test_batches_come_as_lists(store: MessageStore) -> None:
+def test_batches_yields_lists(store: MessageStore) -> None:
     fill(store, 10)
     with store.consumer("g", "orders", idle_s=0) as consumer:
         assert [numbers(batch) for batch in consumer.batches(4)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
@@ -146,7 +146,7 @@ def test_batches_come_as_lists(store: MessageStore) -> None:
 
 
 @covers("P7")
-def test_a_poll_waits_for_a_message_on_any_queue_and_comes_at_once(tmp_path: Path) -> None:
+def test_a_poll_waits_on_all_queues_and_returns_at_once(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         store.create_topic("orders", 8)
         consumer = store.consumer("g", "orders")
@@ -159,7 +159,7 @@ def test_a_poll_waits_for_a_message_on_any_queue_and_comes_at_once(tmp_path: Pat
         consumer.close()
 
 
-def test_iteration_waits_and_ends_when_the_consumer_is_closed(store: MessageStore) -> None:
+def test_iteration_waits_for_messages_and_ends_when_the_consumer_is_closed(store: MessageStore) -> None:
     consumer = store.consumer("g", "orders")
     seen: list[int] = []
     thread = threading.Thread(target=lambda: seen.extend(numbers(consumer)))
@@ -171,7 +171,7 @@ def test_iteration_waits_and_ends_when_the_consumer_is_closed(store: MessageStor
     assert not thread.is_alive() and seen == [0, 1, 2]
 
 
-def test_a_consumer_whose_store_closes_is_told(tmp_path: Path) -> None:
+def test_closing_the_store_ends_a_waiting_consumer(tmp_path: Path) -> None:
     store = open_small(tmp_path)
     consumer = store.consumer("g", "orders")
     failures: list[BaseException] = []
@@ -194,7 +194,7 @@ def test_a_consumer_whose_store_closes_is_told(tmp_path: Path) -> None:
 
 
 @covers("P8")
-def test_a_new_group_starts_where_it_is_told_to(store: MessageStore) -> None:
+def test_a_new_group_starts_at_the_given_position(store: MessageStore) -> None:
     fill(store, 5)
     time.sleep(0.01)
     middle = datetime.now(UTC)
@@ -207,18 +207,18 @@ def test_a_new_group_starts_where_it_is_told_to(store: MessageStore) -> None:
     assert found == {"a": list(range(10)), "b": [], "c": [5, 6, 7, 8, 9], "d": [7, 8, 9], "e": [9]}
     fill(store, 1, 10)
     with store.consumer("b", "orders", start="first", idle_s=0) as consumer:
-        assert numbers(consumer) == [10]  # it has progress: `start` is for new groups
+        assert numbers(consumer) == [10]  # the group has progress, so `start` is ignored
     with pytest.raises(OffsetOutOfRange, match=r"offset 99 is outside of \[0, 11\)"):
         store.consumer("f", "orders", start=99)
     with pytest.raises(InvalidConfig, match="start"):
         store.consumer("f", "orders", start="middle")
-    with pytest.raises(InvalidConfig, match="topic orders has queues 0"):
+    with pytest.raises(InvalidConfig, match="topic orders has only queues 0"):
         store.consumer("f", "orders", start={5: 1})
-    assert store.delivery.groups.find("f") is not None and store._consumers().count_of("f") == 0
+    assert store.delivery.groups.find("f") is not None and store.delivery.consumers.count_of("f") == 0
 
 
-def test_where_last_was_is_kept_even_if_nothing_was_ever_committed(tmp_path: Path) -> None:
-    """A group that began at the end, and whose process died before its first commit, must not begin at a later end."""
+def test_the_position_of_start_last_is_durable_before_any_commit(tmp_path: Path) -> None:
+    """A group started at the end, and its process died before the first commit. It must not start at a later end."""
     program = f"""
         import os, sys
         from mqlake import Message, MessageStore
@@ -237,7 +237,7 @@ def test_where_last_was_is_kept_even_if_nothing_was_ever_committed(tmp_path: Pat
 
 
 @covers("P1")
-def test_killed_between_dealing_with_a_message_and_its_commit_it_comes_again(tmp_path: Path) -> None:
+def test_a_message_is_delivered_again_if_the_process_is_killed_before_the_commit(tmp_path: Path) -> None:
     program = f"""
         import os
         from mqlake import Message, MessageStore
@@ -258,7 +258,7 @@ def test_killed_between_dealing_with_a_message_and_its_commit_it_comes_again(tmp
             assert numbers(consumer) == list(range(5, 20))
 
 
-def test_a_program_that_ends_without_closing_keeps_its_progress(tmp_path: Path) -> None:
+def test_progress_is_saved_if_a_program_exits_without_closing(tmp_path: Path) -> None:
     program = f"""
         from mqlake import Message, MessageStore
         store = MessageStore.open({str(tmp_path)!r})
@@ -272,7 +272,7 @@ def test_a_program_that_ends_without_closing_keeps_its_progress(tmp_path: Path) 
         assert sum(each.message_count for each in store.lag("g")) == 0
 
 
-def test_progress_is_in_the_file_after_a_few_seconds(tmp_path: Path) -> None:
+def test_progress_is_written_while_the_store_is_open(tmp_path: Path) -> None:
     with open_small(tmp_path, delivery=DeliveryConfig(persist_interval_ms=10)) as store:
         fill(store, 4, queue_id=0)
         with store.consumer("g", "orders", idle_s=0) as consumer:
@@ -282,12 +282,12 @@ def test_progress_is_in_the_file_after_a_few_seconds(tmp_path: Path) -> None:
         assert b'"groupTopicMap":{\n\t\t"g":["orders"]' in (tmp_path / "config/consumerOffset.json").read_bytes()
 
 
-def test_reset_moves_the_whole_group_and_consumers_that_are_open_go_by_it(store: MessageStore) -> None:
+def test_reset_moves_the_whole_group_and_its_open_consumers(store: MessageStore) -> None:
     fill(store, 10)
     consumer = store.consumer("g", "orders", auto_commit=False)
     given = consumer.poll(limit=6)
     store.reset("g", "orders", 2)
-    consumer.commit(given[-1])  # of before: void
+    consumer.commit(given[-1])  # delivered before the reset, so it has no effect
     assert store.lag("g", "orders")[0].offset == 2
     assert numbers(consumer.poll(limit=3)) == [2, 3, 4]
     consumer.reset("last")
@@ -301,7 +301,7 @@ def test_reset_moves_the_whole_group_and_consumers_that_are_open_go_by_it(store:
     consumer.close()
 
 
-def test_reset_in_the_middle_of_a_loop_goes_on_from_there(store: MessageStore) -> None:
+def test_after_a_reset_inside_a_loop_the_loop_continues_at_the_new_position(store: MessageStore) -> None:
     fill(store, 6)
     seen = []
     with store.consumer("g", "orders", idle_s=0) as consumer:
@@ -312,7 +312,7 @@ def test_reset_in_the_middle_of_a_loop_goes_on_from_there(store: MessageStore) -
     assert seen == [0, 1, 2, 3, 0, 1, 2, 3, 4, 5]
 
 
-def test_filters_choose_and_what_they_pass_over_is_progress(store: MessageStore) -> None:
+def test_filters_select_messages_and_progress_moves_past_the_others(store: MessageStore) -> None:
     for number in range(300):
         tags = {0: "a", 1: "b"}.get(number % 100, "c")
         store.put(message(number, body=b"%d" % number, tags=tags, properties={"price": str(number)}))
@@ -327,7 +327,7 @@ def test_filters_choose_and_what_they_pass_over_is_progress(store: MessageStore)
         store.consumer("j", "orders", filter="price > 3")
 
 
-def test_what_retention_took_is_passed_over_and_listed_or_an_error(tmp_path: Path) -> None:
+def test_messages_deleted_by_retention_are_listed_as_lost_or_raise(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         store.create_topic("orders", 1)
         fill(store, 5)
@@ -352,8 +352,8 @@ def test_what_retention_took_is_passed_over_and_listed_or_an_error(tmp_path: Pat
             store.consumer("g", "orders", on_lost="cry")
 
 
-def test_progress_ahead_of_the_log_goes_back_to_its_end_and_no_later_message_is_left_out(store: MessageStore) -> None:
-    """A power cut may take the end of a log that was not synced; RocketMQ's progress may have been."""
+def test_progress_after_the_queues_end_moves_back_to_it_and_no_new_message_is_skipped(store: MessageStore) -> None:
+    """A power cut may take the unsynced end of a log while the progress that RocketMQ wrote survives."""
     fill(store, 5)
     store.delivery.offsets.set("orders@g", 0, 9)
     with store.consumer("g", "orders", idle_s=0) as consumer:
@@ -363,18 +363,17 @@ def test_progress_ahead_of_the_log_goes_back_to_its_end_and_no_later_message_is_
         assert numbers(consumer) == [5, 6, 7, 8, 9]
 
 
-def test_progress_is_never_on_the_disk_before_what_was_read(tmp_path: Path) -> None:
+def test_progress_is_written_only_after_the_log_is_durable(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         fill(store, 50)
         with store.consumer("g", "orders", idle_s=0) as consumer:
             numbers(consumer)
-            assert store._writer is not None
-            end = store._writer.dispatcher.dispatched
+            end = writer_of(store).dispatcher.dispatched
             store.delivery.persist()
             assert store.stats().durable_end >= end
 
 
-def test_unknown_topics_come_into_being_or_are_an_error_as_configured(tmp_path: Path) -> None:
+def test_consuming_an_unknown_topic_creates_it_or_raises_as_configured(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         with store.consumer("g", "news", idle_s=0) as consumer:
             store.put(message(1, "news"))
@@ -392,7 +391,7 @@ def test_unknown_topics_come_into_being_or_are_an_error_as_configured(tmp_path: 
             store.consumer("g", "news")
 
 
-def test_a_queue_that_comes_later_is_read_from_its_first_message(store: MessageStore) -> None:
+def test_a_queue_created_later_is_read_from_its_first_message(store: MessageStore) -> None:
     fill(store, 2)
     with store.consumer("g", "orders", start="last") as consumer:
         assert consumer.poll() == []
@@ -400,7 +399,7 @@ def test_a_queue_that_comes_later_is_read_from_its_first_message(store: MessageS
         assert [(each.queue_id, each.body) for each in consumer.poll(20.0)] == [(9, b"body 7")]
 
 
-def test_a_light_queue_is_consumed_by_its_own_numbers(store: MessageStore) -> None:
+def test_a_light_queue_is_consumed_by_its_own_queue_offsets(store: MessageStore) -> None:
     fill(store, 3)
     for number in range(4):
         store.put(message(number, properties={"INNER_MULTI_DISPATCH": "%LMQ%123"}))
@@ -415,14 +414,13 @@ def test_a_light_queue_is_consumed_by_its_own_numbers(store: MessageStore) -> No
         assert consumer.lag() == 2
 
 
-def test_damage_is_passed_over(tmp_path: Path) -> None:
+def test_damaged_messages_are_skipped(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         store.create_topic("orders", 1)
         fill(store, 10)
         store.wait_dispatched()
         receipt = store.get(store.first_offset)
-        assert store._writer is not None
-        file = store._writer.log_files.file_at(0)
+        file = writer_of(store).log_files.file_at(0)
         assert file is not None
         file.pages[receipt.size + 90] ^= 1  # in the body of the second
         with store.consumer("g", "orders", idle_s=0) as consumer:
@@ -430,7 +428,7 @@ def test_damage_is_passed_over(tmp_path: Path) -> None:
         assert store.lag("g", "orders")[0].message_count == 0
 
 
-def test_several_topics_are_one_subscription(store: MessageStore) -> None:
+def test_one_consumer_can_read_several_topics(store: MessageStore) -> None:
     fill(store, 3)
     fill(store, 3, 10, "payments")
     with store.consumer("g", ["orders", "payments"], idle_s=0) as consumer:
@@ -438,7 +436,7 @@ def test_several_topics_are_one_subscription(store: MessageStore) -> None:
     assert {each.topic for each in store.lag("g")} == {"orders", "payments"}
 
 
-def test_lag_of_what_there_is_not_is_an_error_with_what_there_is(store: MessageStore) -> None:
+def test_the_error_for_the_lag_of_an_unknown_group_or_topic_lists_the_known_ones(store: MessageStore) -> None:
     store.consumer("g", "orders").close()
     with pytest.raises(UnknownGroup, match="it has g"):
         store.lag("h")
@@ -447,7 +445,7 @@ def test_lag_of_what_there_is_not_is_an_error_with_what_there_is(store: MessageS
     assert store.groups() == ["g"]
 
 
-def test_a_body_put_while_iterating_comes_in_its_turn(store: MessageStore) -> None:
+def test_a_message_put_while_iterating_is_delivered_in_order(store: MessageStore) -> None:
     fill(store, 3)
     seen = []
     with store.consumer("g", "orders", idle_s=0) as consumer:

@@ -1,4 +1,4 @@
-"""Delay levels: stored elsewhere until they are due, then delivered once, whatever happens in between."""
+"""Messages with a delay level wait in a holding topic and are delivered once when due, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mqlake import InvalidMessage, Message, MessageStore, StoreConfig
-from mqlake.delivery.config_file import decode
-from mqlake.delivery.topics import Permission
+from mqlake.delivery.registry.config_file import decode
+from mqlake.delivery.registry.topics import Permission
 from tests.delivery.later import (
     DAY_MS,
     HOUR_MS,
@@ -33,14 +33,14 @@ def progress_of(path: Path) -> dict[str, int]:
 
 
 @covers("P2", "P3")
-def test_a_message_with_a_level_waits_elsewhere_and_comes_when_it_is_due(tmp_path: Path) -> None:
+def test_a_message_with_a_level_waits_in_the_holding_topic_until_it_is_due(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         sent = Message(
             "orders", b"later", tags="t", keys="k", queue_id=2, born_host="10.0.0.7:99", flag=7, delay_level=18
         )
         receipt = store.put(sent)
         assert (receipt.topic, receipt.queue_id, receipt.queue_offset) == (SCHEDULE, 17, 0)
-        assert sent.topic == "orders", "the caller's message is left as it is"
+        assert sent.topic == "orders", "the caller's message is not changed"
         due_ms = receipt.store_timestamp + LEVEL_18_MS
         assert step(store, due_ms - 1) == due_ms
         assert arrived(store) == []
@@ -58,7 +58,7 @@ def test_a_message_with_a_level_waits_elsewhere_and_comes_when_it_is_due(tmp_pat
     assert progress_of(tmp_path) == {"18": 1}
 
 
-def test_the_thread_delivers_what_is_due_by_itself(tmp_path: Path) -> None:
+def test_the_worker_delivers_due_messages_without_help(tmp_path: Path) -> None:
     with open_small(tmp_path, config=StoreConfig(delay_levels="1s 2h")) as store:
         began_ms = now_ms()
         store.put(order(b"soon", delay_level=1))
@@ -67,7 +67,7 @@ def test_the_thread_delivers_what_is_due_by_itself(tmp_path: Path) -> None:
         assert arrived(store)[0].store_timestamp - began_ms >= 1_000
 
 
-def test_the_log_is_kept_for_what_waits(tmp_path: Path) -> None:
+def test_retention_keeps_the_log_of_waiting_messages(tmp_path: Path) -> None:
     """RocketMQ loses a message whose delay is longer than its retention."""
     with open_small(tmp_path) as store:
         waiting = store.put(order(b"later", delay_level=18))
@@ -82,7 +82,7 @@ def test_the_log_is_kept_for_what_waits(tmp_path: Path) -> None:
 
 
 @covers("P2")
-def test_a_level_above_the_highest_is_the_highest(tmp_path: Path) -> None:
+def test_a_level_above_the_highest_becomes_the_highest(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         receipt = store.put(order(b"x", delay_level=99))
         assert (receipt.topic, receipt.queue_id) == (SCHEDULE, 17)
@@ -90,7 +90,7 @@ def test_a_level_above_the_highest_is_the_highest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", ["x", "-1", "1.5", "", "9" * 19, str(1 << 31)])
-def test_what_is_no_level_is_refused(tmp_path: Path, level: str) -> None:
+def test_an_invalid_level_property_is_refused_by_put(tmp_path: Path, level: str) -> None:
     with open_small(tmp_path) as store:
         with pytest.raises(InvalidMessage, match=r"DELAY|properties"):
             store.put(order(b"x", properties={"DELAY": level}))
@@ -98,33 +98,33 @@ def test_what_is_no_level_is_refused(tmp_path: Path, level: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"delay_level": -1}, {"delay_level": 1.5}, {"delay_level": True}])
-def test_a_level_that_is_none_is_refused_when_the_message_is_made(wrong: dict[str, object]) -> None:
+def test_an_invalid_level_is_refused_when_the_message_is_created(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidMessage, match="delay_level"):
         order(b"x", **wrong)
 
 
-def test_level_zero_is_no_delay(tmp_path: Path) -> None:
+def test_level_zero_means_no_delay(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         assert store.put(order(b"x", delay_level=0)).topic == "orders"
 
 
 @covers("P4")
 @pytest.mark.parametrize(("kind", "waits"), [(0x0, True), (0x4, False), (0x8, True), (0xC, False)])
-def test_only_messages_that_reach_a_queue_are_put_off(tmp_path: Path, kind: int, waits: bool) -> None:
-    """Prepared and rolled back ones are in no queue at all."""
+def test_only_messages_that_go_to_a_queue_are_delayed(tmp_path: Path, kind: int, waits: bool) -> None:
+    """Prepared and rolled back messages go to no queue."""
     with open_small(tmp_path) as store:
         assert (store.put(order(b"x", delay_level=1, sys_flag=kind)).topic == SCHEDULE) is waits
 
 
-def test_every_way_to_put_takes_a_delay(tmp_path: Path) -> None:
+def test_every_kind_of_put_accepts_a_delay(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         batch = store.put_many([order(b"now"), order(b"later", delay_level=3), order(b"now too")])
         assert [receipt.topic for receipt in batch] == ["orders", SCHEDULE, "orders"]
         assert asyncio.run(store.put_async(order(b"x", delay_level=2))).topic == SCHEDULE
-        assert store.put_as_it_is(order(b"as it is", delay_level=2)).topic == "orders"
+        assert store.put_as_is(order(b"as it is", delay_level=2)).topic == "orders"
 
 
-def test_a_message_without_a_queue_takes_the_turn_of_its_topic(tmp_path: Path) -> None:
+def test_a_delayed_message_without_a_queue_id_takes_the_next_queue_in_turn(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         store.create_topic("orders", 3)
         store.put(Message("orders", b"0"))
@@ -144,7 +144,7 @@ def test_light_queues_get_a_delayed_message_when_it_is_delivered(tmp_path: Path)
         assert [m.queue_offset for m in arrived(store)] == [0, 1, 2]
 
 
-def test_a_level_is_in_order_and_no_level_waits_for_another(tmp_path: Path) -> None:
+def test_each_level_is_delivered_in_order_and_no_level_waits_for_another(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         for number in range(300):
             store.put(order(b"%d" % number, delay_level=18 if number % 3 == 0 else 2))
@@ -155,8 +155,8 @@ def test_a_level_is_in_order_and_no_level_waits_for_another(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("minutes", [30, 90])
-def test_a_level_that_was_shortened_holds_nobody_up(tmp_path: Path, minutes: int) -> None:
-    """The entries of before say when they were to come; those behind them must not wait for that."""
+def test_a_shortened_level_applies_to_waiting_messages_too(tmp_path: Path, minutes: int) -> None:
+    """Older entries still hold the longer delay; entries after them must not wait for it."""
     with open_small(tmp_path) as store:
         store.put(order(b"by the old levels", delay_level=18))
     with open_small(tmp_path, config=StoreConfig(delay_levels=" ".join(["1s"] * 17 + [f"{minutes}m"]))) as store:
@@ -168,11 +168,11 @@ def test_a_level_that_was_shortened_holds_nobody_up(tmp_path: Path, minutes: int
 
 
 @pytest.mark.parametrize("is_written", [True, False], ids=["progress", "no progress"])
-def test_a_crash_behind_a_delivery_does_not_deliver_again(
+def test_a_crash_after_a_delivery_does_not_repeat_it(
     tmp_path: Path, is_written: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Progress was not written since: the log says what was delivered."""
-    monkeypatch.setattr("mqlake.delivery.scheduler.KEEP_MS", 10 * DAY_MS)
+    """Progress was not written after the delivery; the log itself records it."""
+    monkeypatch.setattr("mqlake.delivery.later.scheduler.KEEP_MS", 10 * DAY_MS)
     with open_small(tmp_path / "s") as store:
         for number in range(20):
             store.put(order(b"%d" % number, delay_level=17 + number % 2))
@@ -182,7 +182,7 @@ def test_a_crash_behind_a_delivery_does_not_deliver_again(
             step(store, began_ms)
         step(store, began_ms + HOUR_MS)
         crashed = as_a_crash_leaves_it(store, tmp_path / "crashed")
-        assert not is_written or progress_of(crashed)["17"] == 0, "the test is about progress that is behind"
+        assert not is_written or progress_of(crashed)["17"] == 0, "this test needs outdated progress"
     with open_small(crashed) as store:
         step(store, began_ms + HOUR_MS)
         assert arrived_bodies(store) == [b"%d" % n for n in range(0, 20, 2)]
@@ -190,7 +190,7 @@ def test_a_crash_behind_a_delivery_does_not_deliver_again(
         assert sorted(map(int, arrived_bodies(store))) == list(range(20))
 
 
-def test_the_first_record_of_a_log_is_not_delivered_twice_either(tmp_path: Path) -> None:
+def test_the_record_at_physical_offset_0_is_not_delivered_twice_either(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         assert store.put(order(b"first", delay_level=1)).physical_offset == 0
         began_ms = now_ms()
@@ -202,26 +202,28 @@ def test_the_first_record_of_a_log_is_not_delivered_twice_either(tmp_path: Path)
         assert arrived_bodies(store) == [b"first"]
 
 
-def test_progress_is_written_behind_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power cut may take the log back to what is durable, and must not find progress beyond it."""
+def test_progress_is_written_only_after_the_log_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut may cut the log to its durable end. Progress must not be after it."""
     with open_small(tmp_path) as store:
         store.put(order(b"x", delay_level=1))
-        flusher = store.delivery.require_writer().flusher
+        ends = store.delivery.require_writer().ends
         durable_at_writing: list[bool] = []
         save = type(store.delivery.topics.file).save
 
         def watched(file: object, content: dict[str, object]) -> None:
             if "deliveredTo" in content:
-                durable_at_writing.append(flusher.durable >= int(str(content["deliveredTo"])))
+                durable_at_writing.append(ends.durable >= int(str(content["deliveredTo"])))
             save(file, content)  # type: ignore[arg-type]
 
-        monkeypatch.setattr("mqlake.delivery.config_file.ConfigFile.save", watched)
+        monkeypatch.setattr("mqlake.delivery.registry.config_file.ConfigFile.save", watched)
         step(store, now_ms() + DAY_MS)
     assert durable_at_writing
     assert all(durable_at_writing)
 
 
-def test_a_damaged_record_is_reported_and_the_others_come(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_record_is_reported_and_the_others_are_delivered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with open_small(tmp_path) as store:
         receipts = [store.put(order(b"%d" % n, delay_level=18)) for n in range(3)]
     log = next((tmp_path / "commitlog").iterdir())
@@ -235,7 +237,7 @@ def test_a_damaged_record_is_reported_and_the_others_come(tmp_path: Path, caplog
     assert f"offset {receipts[1].physical_offset} cannot be delivered" in caplog.text
 
 
-def test_a_topic_that_takes_no_messages_any_more_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_topic_that_takes_no_messages_does_not_hold_up_others(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         store.create_topic("closed", 1)
         refused = store.put(Message("closed", b"x", delay_level=2))
@@ -248,7 +250,7 @@ def test_a_topic_that_takes_no_messages_any_more_holds_nobody_up(tmp_path: Path)
         assert "WRITE is needed" in failed[refused.physical_offset]
 
 
-def test_a_waiting_message_without_an_address_is_reported(tmp_path: Path) -> None:
+def test_a_waiting_message_without_its_real_topic_is_reported(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         lost = store.put(Message(SCHEDULE, b"x", queue_id=1, properties={"DELAY": "2"}))
         step(store, now_ms() + DAY_MS)
@@ -256,7 +258,7 @@ def test_a_waiting_message_without_an_address_is_reported(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["v4-broker-run", "v5-broker-run"])
-def test_what_a_real_broker_left_waiting_comes_here_and_nothing_comes_again(name: str, tmp_path: Path) -> None:
+def test_messages_that_a_real_broker_left_waiting_are_delivered_once(name: str, tmp_path: Path) -> None:
     golden = GoldenStore(name, tmp_path)
     with MessageStore.open(golden.path, config=golden.config, read_only=True) as store:
         before = arrived(store)
@@ -272,7 +274,7 @@ def test_what_a_real_broker_left_waiting_comes_here_and_nothing_comes_again(name
 
 
 @pytest.mark.parametrize("name", ["v4-delay", "v5-delay"])
-def test_delayed_messages_of_real_stores_come_in_the_order_in_which_they_are_due(name: str, tmp_path: Path) -> None:
+def test_all_delayed_messages_of_real_stores_are_delivered_to_their_real_queues(name: str, tmp_path: Path) -> None:
     golden = GoldenStore(name, tmp_path)
     expected = [line for line in golden.expected("message") if line["cqTopic"] == SCHEDULE]
     with MessageStore.open(golden.path, config=golden.config) as store:

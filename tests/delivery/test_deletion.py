@@ -1,4 +1,4 @@
-"""Deleted topics are gone for good: for readers, after a crash, for a check, and when their name comes again."""
+"""A deleted topic stays deleted: for readers, after a crash, for `check`, and when its name is used again."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from mqlake import CommitLogConfig, MessageStore, NotPermitted, OffsetOutOfRange, Sql, UnknownGroup, UnknownTopic, check
-from mqlake.delivery.config_file import decode
-from tests.helpers import bodies, covers, eventually, message, open_small
+from mqlake.delivery.registry.config_file import decode
+from tests.helpers import bodies, covers, eventually, message, open_small, writer_of
 
 
 def fill(store: MessageStore, count: int, topic: str = "orders", first: int = 0) -> None:
@@ -23,8 +23,8 @@ def fill(store: MessageStore, count: int, topic: str = "orders", first: int = 0)
 
 
 def crash(path: Path, copy: Path) -> Path:
-    """The store as a kill leaves it."""
-    shutil.copytree(path, copy, ignore=shutil.ignore_patterns("scratch", "spare"))  # what is there comes and goes
+    """Copy a store as a killed process leaves it."""
+    shutil.copytree(path, copy, ignore=shutil.ignore_patterns("scratch", "spare"))  # these change all the time
     return copy
 
 
@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> Any:
 
 
 @covers("P1")
-def test_a_deleted_topic_has_neither_queues_nor_settings_nor_progress(store: MessageStore, tmp_path: Path) -> None:
+def test_a_deleted_topic_has_no_queues_no_settings_and_no_progress(store: MessageStore, tmp_path: Path) -> None:
     with store.consumer("g", ["orders", "payments"], idle_s=0) as consumer:
         assert len(list(consumer)) == 35
     store.delete_topic("orders")
@@ -52,7 +52,7 @@ def test_a_deleted_topic_has_neither_queues_nor_settings_nor_progress(store: Mes
     assert check(store.path).findings == ()
 
 
-def test_one_that_is_made_again_begins_at_0_for_all(store: MessageStore) -> None:
+def test_a_new_topic_of_the_same_name_starts_at_queue_offset_0_for_all_consumers(store: MessageStore) -> None:
     consumer = store.consumer("g", "orders")
     own = store.consumer("h", "orders", progress="memory")
     assert len(consumer.poll()) == len(own.poll()) == 30
@@ -68,8 +68,10 @@ def test_one_that_is_made_again_begins_at_0_for_all(store: MessageStore) -> None
 
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("lost", ["nothing", "checkpoint", "queues"])
-def test_it_does_not_come_back_after_a_crash(store: MessageStore, tmp_path: Path, again: bool, lost: str) -> None:
-    """Not even where the queues must be written again from the whole log, which still has its records."""
+def test_a_deleted_topic_stays_deleted_after_a_crash(
+    store: MessageStore, tmp_path: Path, again: bool, lost: str
+) -> None:
+    """Even if the queues must be rebuilt from the whole log, which still has the topic's records."""
     store.delete_topic("orders")
     if again:
         fill(store, 3, first=100)
@@ -91,19 +93,18 @@ def test_it_does_not_come_back_after_a_crash(store: MessageStore, tmp_path: Path
     assert check(copy).findings == ()
 
 
-def test_a_crash_before_the_checkpoint_behind_it_brings_nothing_back(tmp_path: Path) -> None:
+def test_a_crash_before_the_next_checkpoint_does_not_undo_the_deletion(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         fill(store, 30)
         fill(store, 5, "payments")
         store.wait_dispatched()
-        assert store._writer is not None
-        store._writer.checkpoint_now()
+        writer_of(store).checkpoint_now()
         before = (store.path / "mqlake" / "checkpoint").read_bytes()
         queues = crash(store.path / "consumequeue" / "orders", tmp_path / "orders")
         store.delete_topic("orders")
         without_checkpoint = crash(store.path, tmp_path / "a")
         half_way = crash(store.path, tmp_path / "b")
-    shutil.copytree(queues, half_way / "consumequeue" / "orders")  # the grave is dug, the queues are still there
+    shutil.copytree(queues, half_way / "consumequeue" / "orders")  # the marker is written, the queues are still there
     for copy in (without_checkpoint, half_way):
         (copy / "mqlake" / "checkpoint").write_bytes(before)
         with open_small(copy) as opened:
@@ -114,8 +115,8 @@ def test_a_crash_before_the_checkpoint_behind_it_brings_nothing_back(tmp_path: P
         assert check(copy).findings == ()
 
 
-def test_others_may_read_and_put_while_it_is_deleted(tmp_path: Path) -> None:
-    """Whoever reads gets messages or an error that says what became of them, and every receipt holds."""
+def test_threads_may_read_and_put_while_a_topic_is_deleted(tmp_path: Path) -> None:
+    """A reader gets messages or an error that says the topic or the offset is gone. Queue offsets stay consecutive."""
     failures: list[BaseException] = []
     stop = threading.Event()
     with open_small(tmp_path, commit_log=CommitLogConfig(file_size_bytes=1 << 20)) as store:
@@ -160,7 +161,7 @@ def test_others_may_read_and_put_while_it_is_deleted(tmp_path: Path) -> None:
     assert check(tmp_path).findings == ()
 
 
-def test_a_reader_in_another_process_sees_the_topic_that_came_again(store: MessageStore) -> None:
+def test_a_reader_in_another_process_sees_the_new_topic_of_the_same_name(store: MessageStore) -> None:
     program = f"""if True:
         import sys
         from mqlake import MessageStore, UnknownTopic
@@ -187,24 +188,24 @@ def test_a_reader_in_another_process_sees_the_topic_that_came_again(store: Messa
     assert child.communicate("\n", timeout=20)[0] == "['body 0', 'body 1']\n"
 
 
-def test_what_the_store_needs_is_not_deleted(store: MessageStore) -> None:
+def test_a_topic_that_the_store_needs_cannot_be_deleted(store: MessageStore) -> None:
     store.put(message(1, "SCHEDULE_TOPIC_XXXX", queue_id=0))
     with pytest.raises(NotPermitted, match="the store itself needs it"):
         store.delete_topic("SCHEDULE_TOPIC_XXXX")
 
 
-def test_a_damaged_list_of_graves_is_told_and_stops_nobody(
+def test_a_damaged_list_of_deleted_topics_is_reported_and_the_store_opens(
     store: MessageStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.delete_topic("orders")
     copy = crash(store.path, tmp_path / "copy")
-    (copy / "mqlake" / "graves").write_bytes(b"[]")
+    (copy / "mqlake" / "deleted-topics").write_bytes(b"[]")
     with open_small(copy) as opened:
         assert bodies(opened, "payments") == [b"body %d" % number for number in range(5)]
     assert "deleted topics may come back" in caplog.text
 
 
-def test_deleting_a_group_takes_its_progress_and_its_filters(store: MessageStore) -> None:
+def test_deleting_a_group_deletes_its_progress_and_filters(store: MessageStore) -> None:
     with store.consumer("g", "orders", filter=Sql("a > 5")) as consumer:
         consumer.poll()
         with pytest.raises(NotPermitted, match="it has 1 open consumers; close them first"):

@@ -1,4 +1,4 @@
-"""Filters: tags, and SQL expressions by RocketMQ's rules; a bad one is an error that points at the place."""
+"""Filters: tags, and SQL expressions with RocketMQ's rules. The error for a bad one points at the position."""
 
 from __future__ import annotations
 
@@ -86,53 +86,53 @@ def test_expressions_that_match(expression: str) -> None:
     ],
 )
 def test_expressions_that_do_not_match(expression: str) -> None:
-    """A text that cannot be read as the number it meets makes the whole expression no match, as in RocketMQ."""
+    """As in RocketMQ, the whole expression does not match if a string compared with a number is not a number."""
     assert not Sql(expression).matches(PROPERTIES)
 
 
 @pytest.mark.parametrize(
     ("expression", "position", "reason"),
     [
-        ("", 0, "a value, a property or ( is expected, found the end"),
-        ("a >", 3, "a value, a property or ( is expected, found the end"),
-        ("a = 5 b", 6, "the expression is over here, found b"),
-        ("a = 007", 5, "the expression is over here, found 0"),
+        ("", 0, "expected a value, a property or (, found the end"),
+        ("a >", 3, "expected a value, a property or (, found the end"),
+        ("a = 5 b", 6, "expected the end of the expression, found b"),
+        ("a = 007", 5, "expected the end of the expression, found 0"),
         ("a > 'x'", 4, "> compares numbers and properties only"),
-        ("a = NULL", 4, "IS NULL asks for it"),
-        ("TRUE = 5", 0, "not compared with a number"),
+        ("a = NULL", 4, "use IS NULL"),
+        ("TRUE = 5", 0, "cannot be compared with a number"),
         ("5", 0, "neither true nor false"),
         ("a = 1 AND 'x'", 10, "neither true nor false"),
-        ("a BETWEEN 5 AND 4", 10, "BETWEEN begins with the smaller"),
-        ("a BETWEEN 5 OR 4", 12, "AND is expected, found OR"),
-        ("a IN (5)", 6, "a text in '...' is expected, found 5"),
-        ("5 IN ('5')", 0, "IN is asked of a property"),
-        ("a IN ('x'", 9, ") or , is expected, found the end"),
-        ("(a = 1", 6, ") is expected"),
+        ("a BETWEEN 5 AND 4", 10, "BETWEEN needs the smaller value first"),
+        ("a BETWEEN 5 OR 4", 12, "expected AND, found OR"),
+        ("a IN (5)", 6, "expected a string in '...', found 5"),
+        ("5 IN ('5')", 0, "IN needs a property"),
+        ("a IN ('x'", 9, "expected ) or ,, found the end"),
+        ("(a = 1", 6, "expected )"),
         ("a = 'x", 4, "without its closing '"),
-        ("a # 1", 2, "'#' has no meaning here"),
-        ("a = 9223372036854775808", 4, "numbers go up to"),
-        ("a > 0.0", 4, "write that as 0"),
-        ("a LIKE 5", 7, "a text in '...' is expected, found 5"),
-        ("5 LIKE 'x'", 0, "LIKE is asked of a property or a text"),
-        ("a LIKE 'x' ESCAPE '!!'", 18, "ESCAPE is followed by one character"),
+        ("a # 1", 2, "unexpected character '#'"),
+        ("a = 9223372036854775808", 4, "the largest number is"),
+        ("a > 0.0", 4, "write 0 for zero"),
+        ("a LIKE 5", 7, "expected a string in '...', found 5"),
+        ("5 LIKE 'x'", 0, "LIKE needs a property or a string"),
+        ("a LIKE 'x' ESCAPE '!!'", 18, "ESCAPE needs exactly one character"),
         ("a > 5 > 3", 0, "> compares numbers and properties only"),
-        ("a CONTAINS b", 11, "a text in '...' is expected"),
+        ("a CONTAINS b", 11, "expected a string in '...'"),
     ],
 )
-def test_a_bad_expression_is_an_error_that_points_at_the_place(expression: str, position: int, reason: str) -> None:
+def test_the_error_for_a_bad_expression_points_at_the_position(expression: str, position: int, reason: str) -> None:
     with pytest.raises(InvalidFilter) as caught:
         Sql(expression)
     assert caught.value.position == position and reason in str(caught.value)
     assert str(caught.value).splitlines()[-1] == " " * (2 + position) + "^"
 
 
-def test_the_caret_is_under_its_own_line() -> None:
+def test_the_caret_is_below_the_line_with_the_error() -> None:
     with pytest.raises(InvalidFilter) as caught:
         Sql("a = 1\n  AND b >> 2\nAND c = 3")
     assert str(caught.value).splitlines()[1:] == ["    AND b >> 2", "           ^"]
 
 
-def test_any_text_is_an_expression_or_an_error_and_nothing_else() -> None:
+def test_any_text_either_compiles_or_raises_invalid_filter() -> None:
     draw = random.Random(7)
     words = ["a", "b", "NOT", "AND", "OR", "IN", "(", ")", "'x'", "5", "=", "<>", ">", "IS", "NULL", "-", "BETWEEN"]
     matched, outside = 0, []
@@ -149,7 +149,7 @@ def stored(**fields: Any) -> StoredMessage:
     return StoredMessage(encode_record(Message("t", b"", **fields), 0, 0, 0, 1, pack_host("127.0.0.1:1"), False))
 
 
-def test_tags_choose_by_hash_and_then_exactly() -> None:
+def test_tags_are_compared_by_hash_and_then_exactly() -> None:
     wanted = Tags(" Aa ||b|| ")
     assert wanted.tags == {"Aa", "b"} and wanted.codes is not None
     assert java_hash("Aa") == java_hash("BB") and list(memoryview(wanted.codes).cast("q")) == [98, java_hash("Aa")]
@@ -161,7 +161,7 @@ def test_tags_choose_by_hash_and_then_exactly() -> None:
 
 
 @pytest.mark.parametrize(("expression", "position"), [("||", 0), ("amount > 5", 6), ("a || b c", 6), (5, 0)])
-def test_tags_that_are_none_are_an_error_that_names_sql(expression: Any, position: int) -> None:
+def test_the_error_for_a_bad_tag_expression_points_at_the_position(expression: Any, position: int) -> None:
     with pytest.raises(InvalidFilter) as caught:
         Tags(expression)
     assert caught.value.position == position

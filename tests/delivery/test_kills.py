@@ -1,4 +1,4 @@
-"""kill -9 at random moments: nothing is lost, nothing comes early or twice, and no half message is seen."""
+"""After kill -9 at random moments no message is lost, early or repeated, and no half message is visible."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from pathlib import Path
 import pytest
 
 from mqlake import MessageStore, check
-from mqlake.delivery.system_topics import retry_topic
+from mqlake.delivery.registry.system_topics import retry_topic
 from tests.delivery.kills import GROUP, LEVELS, open_store
 from tests.delivery.later import arrived, now_ms, step
 
 ROOT = Path(__file__).parents[2]
 
 
-class Said:
-    """What a killed process said, and what must therefore be true."""
+class Expected:
+    """What a killed process printed, and what must therefore be in the store."""
 
     def __init__(self) -> None:
         self.due: dict[int, int] = {}
-        """Acknowledged puts: when each is due at the earliest."""
+        """Acknowledged puts, and the earliest time at which each is due."""
         self.maybe: set[int] = set()
-        """Puts that were under way: there or not, at most once."""
+        """Puts that were interrupted: each is stored once or not at all."""
         self.never: set[int] = set()
         self.done: set[int] = set()
         self.together: list[tuple[int, ...]] = []
         self.taken: set[int] = set()
-        """What the group was given, as far as it could say so."""
+        """Messages that the group received and reported."""
         self.failed: dict[int, int] = {}
-        """What comes again on the group's retry topic: when it is due at the earliest."""
+        """Messages that must be on the group's retry topic, and the earliest time at which each is due."""
 
-    def hear(self, line: str) -> None:
+    def add(self, line: str) -> None:
         word, *rest = line.split()
         numbers = tuple(map(int, rest))
         if word in ("put", "begin"):
@@ -59,7 +59,7 @@ class Said:
 
 
 def run_and_kill(store: Path, seed: int, line_count: int, after_s: float) -> list[str]:
-    """What a process said until it was killed, so long after so many lines."""
+    """Start a process, kill it `after_s` seconds after it printed `line_count` lines, and return all its lines."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.delivery.kills", str(store), str(seed)],
         cwd=ROOT,
@@ -73,56 +73,62 @@ def run_and_kill(store: Path, seed: int, line_count: int, after_s: float) -> lis
     finally:
         process.kill()
     lines += process.stdout.read().splitlines()
-    assert process.wait() == -signal.SIGKILL, "it failed by itself"
+    assert process.wait() == -signal.SIGKILL, "the process failed before it was killed"
     assert lines[0] == "opened\n"
     return lines[1:]
 
 
-def judge(store: MessageStore, said: Said) -> None:
-    """Everything that was acknowledged is there, when and as often as it may be."""
+def judge(store: MessageStore, expected: Expected) -> None:
+    """Assert that every acknowledged message was delivered once, not early, and transactions as a whole."""
     messages = arrived(store)
     counts = Counter(int(message.body) for message in messages)
     assert {n: count for n, count in counts.items() if count > 1} == {}, "delivered twice"
-    assert set(counts) & said.never == set(), "rolled back or cancelled, and delivered"
-    assert (set(said.due) | said.done) - set(counts) == set(), "lost"
-    assert set(counts) <= {*said.due, *said.done, *said.maybe}
-    early = {n: said.due[n] for m in messages if (n := int(m.body)) in said.due and m.store_timestamp < said.due[n]}
+    assert set(counts) & expected.never == set(), "rolled back or cancelled, and delivered"
+    assert (set(expected.due) | expected.done) - set(counts) == set(), "lost"
+    assert set(counts) <= {*expected.due, *expected.done, *expected.maybe}
+    early = {
+        n: expected.due[n]
+        for m in messages
+        if (n := int(m.body)) in expected.due and m.store_timestamp < expected.due[n]
+    }
     assert early == {}, "delivered before its time"
-    for numbers in said.together:
-        assert len({number in counts for number in numbers}) == 1, "a part of a transaction"
+    for numbers in expected.together:
+        assert len({number in counts for number in numbers}) == 1, "only a part of a transaction"
     again = {int(message.body): message.store_timestamp for message in reversed(arrived(store, retry_topic(GROUP)))}
-    assert set(said.failed) <= set(again), "a retry is lost"
-    assert {n: due for n, due in said.failed.items() if again[n] < due} == {}, "retried before its time"
+    assert set(expected.failed) <= set(again), "a retry is lost"
+    assert {n: due for n, due in expected.failed.items() if again[n] < due} == {}, "retried before its time"
     with store.consumer(GROUP, "orders", idle_s=0) as consumer:
         left = {int(message.body) for message in consumer}
-    assert set(counts) - said.taken - left == set(), "passed over by the group"
+    assert set(counts) - expected.taken - left == set(), "skipped by the group"
 
 
-def kill_again_and_again(path: Path, rounds: int, seed: int) -> None:
+def kill_repeatedly(path: Path, rounds: int, seed: int) -> None:
     rng = random.Random(seed)
-    said = Said()
+    expected = Expected()
     for number in range(rounds):
         for line in run_and_kill(path, seed * 1000 + number, rng.randrange(10, 120), rng.uniform(0, 0.1)):
-            said.hear(line)
+            expected.add(line)
     with open_store(path) as store:
         while store.transactions.undecided():
             store.transactions.resolve(store.transactions.undecided()[0].id, commit=rng.random() < 0.5)
-        last_ms = now_ms() + 10_000  # what was cancelled waits for longer
+        last_ms = now_ms() + 10_000  # cancelled messages are due later than this
         while any(waiting.due_ms < last_ms for waiting in store.waiting(100_000)):
             time.sleep(0.02)
-        judge(store, said)
+        judge(store, expected)
         step(store, now_ms() + 70_000)
-        assert not said.never & {int(message.body) for message in arrived(store)}, "cancelled, and delivered"
+        assert not expected.never & {int(message.body) for message in arrived(store)}, "cancelled, and delivered"
         assert store.delivery.require_scheduler().deliveries.failed == {}
-    assert len(said.due) + len(said.done) > rounds and said.failed, "the test is about processes that work"
+    assert len(expected.due) + len(expected.done) > rounds and expected.failed, (
+        "the killed processes did too little for this test"
+    )
     assert check(path, config=LEVELS).holds
 
 
-def test_nothing_is_lost_or_doubled_by_kills(tmp_path: Path) -> None:
-    kill_again_and_again(tmp_path / "s", 3, seed=1)
+def test_kills_neither_lose_nor_repeat_messages(tmp_path: Path) -> None:
+    kill_repeatedly(tmp_path / "s", 3, seed=1)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(10, 20))
-def test_nothing_is_lost_or_doubled_by_many_kills(tmp_path: Path, seed: int) -> None:
-    kill_again_and_again(tmp_path / "s", 10, seed=seed)
+def test_many_kills_neither_lose_nor_repeat_messages(tmp_path: Path, seed: int) -> None:
+    kill_repeatedly(tmp_path / "s", 10, seed=seed)

@@ -1,4 +1,4 @@
-"""The pytest plugin, in a pytest of its own."""
+"""The pytest plugin works in a separate pytest run."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ TESTS = """
     import pytest
     from mqlake import CommitLogConfig, Message
 
-    def test_a_store_of_its_own(mq_store):
+    def test_a_new_store_is_empty(mq_store):
         assert mq_store.topics() == []
         for number in range(3):
             mq_store.put(Message("orders", b"%d" % number))
         with mq_store.consumer("g", "orders", idle_s=0) as consumer:
             assert [m.body for m in consumer] == [b"0", b"1", b"2"]
 
-    def test_another_one_is_empty(mq_store):
+    def test_the_next_store_is_empty_too(mq_store):
         assert mq_store.topics() == []
 
-    def test_what_was_closed_is_found_again(mq_store_factory):
+    def test_a_closed_store_can_be_reopened(mq_store_factory):
         with mq_store_factory("shop") as store:
             store.put(Message("orders", b"1"))
         assert mq_store_factory("shop").topics() == ["orders"]
@@ -36,7 +36,7 @@ TESTS = """
 """
 
 
-def test_tests_get_a_store_of_their_own(pytester: pytest.Pytester) -> None:
+def test_each_test_gets_its_own_store(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-n0")
     result.assert_outcomes(passed=4)

@@ -27,7 +27,7 @@ def test_a_consumer_group_in_ten_lines(
     code = example("A consumer group in ten lines")
     assert len([line for line in code.splitlines() if line.strip()]) <= 10
     monkeypatch.chdir(tmp_path)
-    for left in (10, 10):  # the second time the group goes on behind the first
+    for left in (10, 10):  # the second run resumes after the messages of the first
         exec(code, {})
         lines = capsys.readouterr().out.splitlines()
         assert sorted(line.split("order ")[1] for line in lines[:-1]) == [f"{number}'" for number in range(90, 100)]
@@ -43,7 +43,7 @@ def test_a_delayed_message_in_ten_lines(
     consumer_of = MessageStore.consumer
 
     def patient(store: MessageStore, *names: Any, idle_s: float) -> Iterator[StoredMessage]:
-        """On a machine that stands still for a moment the mail comes later."""
+        """Wait longer: on a busy machine the delayed message arrives late."""
         consumer = consumer_of(store, *names, idle_s=60)
         for number, message in enumerate(consumer):
             yield message

@@ -1,4 +1,4 @@
-"""What could not be processed comes again, later each time, to its group alone, and ends as a dead letter."""
+"""A failed message is delivered again with growing delays, to its group only, and ends as a dead letter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def take(store: MessageStore) -> list[StoredMessage]:
 
 
 @covers("P9")
-def test_a_message_that_fails_comes_again_to_its_group_later_each_time_and_ends_as_a_dead_letter(
+def test_a_failed_message_is_retried_with_growing_delays_and_ends_as_a_dead_letter(
     tmp_path: Path,
 ) -> None:
     with open_small(tmp_path) as store:
@@ -46,10 +46,10 @@ def test_a_message_that_fails_comes_again_to_its_group_later_each_time_and_ends_
         assert (dead.reconsume_times, dead.body, dead.tags, dead.keys) == (17, b"x", "t", ["k"])
         assert (dead.properties["RETRY_TOPIC"], dead.properties["ORIGIN_MESSAGE_ID"]) == ("orders", first.message_id)
         step(store, at_ms + 30 * DAY_MS)
-        assert take(store) == [], "a dead letter does not come again"
+        assert take(store) == [], "a dead letter is not delivered again"
 
 
-def test_only_the_group_that_failed_gets_it_again(tmp_path: Path) -> None:
+def test_only_the_group_that_failed_gets_the_retry(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         store.put(order(b"x"))
         (message,) = take(store)
@@ -60,7 +60,7 @@ def test_only_the_group_that_failed_gets_it_again(tmp_path: Path) -> None:
             assert len(list(consumer)) == 1
 
 
-def test_a_level_can_be_chosen_and_a_negative_one_gives_up_at_once(tmp_path: Path) -> None:
+def test_the_caller_may_choose_a_level_and_a_negative_one_makes_a_dead_letter(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         store.put(order(b"x"))
         (message,) = take(store)
@@ -73,7 +73,7 @@ def test_a_level_can_be_chosen_and_a_negative_one_gives_up_at_once(tmp_path: Pat
                 store.retry("billing", message, level=wrong)  # type: ignore[arg-type]
 
 
-def test_a_group_says_how_often_and_whether_at_all(tmp_path: Path) -> None:
+def test_group_settings_limit_or_disable_retries(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         store.create_group("billing", max_retry_count=0)
         store.create_group("careless", retry_queue_count=0)
@@ -83,20 +83,20 @@ def test_a_group_says_how_often_and_whether_at_all(tmp_path: Path) -> None:
         assert store.retry("careless", message) is None
 
 
-def test_who_reads_for_itself_alone_gets_nothing_again(tmp_path: Path) -> None:
+def test_a_consumer_with_its_own_progress_cannot_fail_a_message(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         store.put(order(b"x"))
         with store.consumer("billing", "orders", progress="memory", idle_s=0) as consumer:
             for message in consumer:
-                with pytest.raises(NotPermitted, match="only a group"):
+                with pytest.raises(NotPermitted, match="only groups have a retry topic"):
                     consumer.fail(message)
     with open_small(tmp_path, read_only=True) as reader:
         with pytest.raises(ReadOnlyStore):
             reader.retry("billing", message)
 
 
-def test_a_message_that_was_delayed_before_is_delayed_again_by_its_retry(tmp_path: Path) -> None:
-    """It carries its first delay, and its time, as properties."""
+def test_the_retry_of_a_delayed_message_has_its_own_delay(tmp_path: Path) -> None:
+    """The message still has its first delay level or time in its properties."""
     with open_small(tmp_path) as store:
         store.put(order(b"by level", delay_level=18))
         store.put(order(b"by time", delay_s=60))
@@ -109,7 +109,7 @@ def test_a_message_that_was_delayed_before_is_delayed_again_by_its_retry(tmp_pat
         assert arrived_bodies(store, DEAD) == [b"by level", b"by time"]
 
 
-def test_a_dead_letter_that_is_resent_begins_anew_for_its_group(tmp_path: Path) -> None:
+def test_a_resent_dead_letter_starts_again_with_zero_retries(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         store.put(order(b"x"))
         (message,) = take(store)
@@ -119,13 +119,13 @@ def test_a_dead_letter_that_is_resent_begins_anew_for_its_group(tmp_path: Path) 
         (again,) = take(store)
         assert (again.topic, again.body, again.reconsume_times) == (RETRY, b"x", 0)
         assert again.properties["RETRY_TOPIC"] == "orders"
-        assert len(arrived(store)) == 1, "other groups of the topic get nothing again"
-        assert len(arrived(store, DEAD)) == 1, "the dead letter stays until the log lets it go"
+        assert len(arrived(store)) == 1, "other groups of the topic do not get it again"
+        assert len(arrived(store, DEAD)) == 1, "the dead letter stays until retention deletes it"
         with pytest.raises(InvalidMessage, match="dead letter"):
             store.resend(again)
 
 
-def test_what_a_retry_carries_is_what_rocketmq_gives_it(tmp_path: Path) -> None:
+def test_a_retry_has_the_same_properties_as_in_rocketmq(tmp_path: Path) -> None:
     golden = GoldenStore("v5-broker-run", tmp_path)
     with MessageStore.open(golden.path, config=golden.config, read_only=True) as store:
         theirs = store.read(RETRY.replace("billing", "retriers"))[0]

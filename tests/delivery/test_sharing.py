@@ -1,4 +1,4 @@
-"""Consumers of one group share its queues: each message to one of them, whatever becomes of the others."""
+"""Consumers of one group share its queues. Each message goes to one of them, even if others fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mqlake import InvalidConfig, MessageStore, NotPermitted, StoredMessage
-from mqlake.delivery.consumer import Consumer
+from mqlake.delivery.consume.consumer import Consumer
 from tests.helpers import covers, eventually, message, open_small
 
 
@@ -31,13 +31,13 @@ def fill(store: MessageStore, count: int, first: int = 0) -> None:
 
 
 def queue_ids(*consumers: Consumer) -> list[list[int]]:
-    """What each has once each has looked."""
+    """Return the queues of each consumer after all have polled."""
     for consumer in (*consumers, *consumers):
         consumer.poll()
     return [[queue_id for _, queue_id in consumer.queues] for consumer in consumers]
 
 
-def test_queues_are_divided_and_divided_again_when_one_joins_or_closes(store: MessageStore) -> None:
+def test_queues_are_divided_again_when_a_consumer_joins_or_closes(store: MessageStore) -> None:
     first = store.consumer("g", "orders")
     assert queue_ids(first) == [[0, 1, 2, 3]]
     second = store.consumer("g", "orders")
@@ -49,11 +49,11 @@ def test_queues_are_divided_and_divided_again_when_one_joins_or_closes(store: Me
     third.close()
     assert queue_ids(second) == [[0, 1, 2, 3]]
     more = [store.consumer("g", "orders") for _ in range(5)]
-    assert [each for part in queue_ids(second, *more) for each in part] == [0, 1, 2, 3]  # some have none
+    assert [each for part in queue_ids(second, *more) for each in part] == [0, 1, 2, 3]  # some consumers have none
 
 
 @covers("P1")
-def test_each_message_goes_to_one_of_many_threads_while_they_come_and_go(store: MessageStore) -> None:
+def test_each_message_goes_to_one_consumer_while_consumers_join_and_leave(store: MessageStore) -> None:
     seen: Counter[int] = Counter()
     lock = threading.Lock()
     stop = threading.Event()
@@ -80,10 +80,10 @@ def test_each_message_goes_to_one_of_many_threads_while_they_come_and_go(store: 
     for thread in threads:
         thread.join(60)
     assert set(seen) == set(range(3000))
-    assert seen.total() == 3000  # a share that moves in peace moves without a message twice
+    assert seen.total() == 3000  # without failures no message is delivered twice when queues change owners
 
 
-def test_order_in_a_queue_survives_moves(store: MessageStore) -> None:
+def test_queue_order_is_kept_when_queues_change_owners(store: MessageStore) -> None:
     fill(store, 400)
     seen: dict[int, list[int]] = {queue_id: [] for queue_id in range(4)}
     consumers = [store.consumer("g", "orders")]
@@ -104,7 +104,7 @@ def test_order_in_a_queue_survives_moves(store: MessageStore) -> None:
     assert seen == {queue_id: list(range(100)) for queue_id in range(4)}
 
 
-def test_a_queue_moves_only_when_what_was_handed_out_of_it_is_committed(store: MessageStore) -> None:
+def test_a_queue_changes_owners_only_when_its_delivered_messages_are_committed(store: MessageStore) -> None:
     fill(store, 40)
     first = store.consumer("g", "orders", auto_commit=False)
     given = [each for _ in range(4) for each in first.poll(limit=2)]
@@ -118,7 +118,7 @@ def test_a_queue_moves_only_when_what_was_handed_out_of_it_is_committed(store: M
     assert found[0].queue_offset == 2 and found[0].queue_id in (2, 3)
 
 
-def test_a_consumer_in_a_long_loop_gives_up_its_queues_between_two_messages(store: MessageStore) -> None:
+def test_a_consumer_in_a_loop_gives_up_queues_between_two_messages(store: MessageStore) -> None:
     fill(store, 40)
     first = iter(store.consumer("g", "orders"))
     next(first)
@@ -128,7 +128,7 @@ def test_a_consumer_in_a_long_loop_gives_up_its_queues_between_two_messages(stor
     assert {each.queue_id for each in second.poll(1.0, limit=1)} <= {2, 3} == {queue for _, queue in second.queues}
 
 
-def test_the_share_of_a_consumer_whose_thread_failed_moves_to_the_others(store: MessageStore) -> None:
+def test_the_queues_of_a_consumer_whose_thread_ended_go_to_the_others(store: MessageStore) -> None:
     fill(store, 40)
     failing = store.consumer("g", "orders")
     given: list[StoredMessage] = []
@@ -136,7 +136,7 @@ def test_the_share_of_a_consumer_whose_thread_failed_moves_to_the_others(store: 
     def fail() -> None:
         for each in failing:
             given.append(each)
-            return  # without closing it, as by an error
+            return  # without closing the consumer, as after an error
 
     thread = threading.Thread(target=fail)
     thread.start()
@@ -144,11 +144,11 @@ def test_the_share_of_a_consumer_whose_thread_failed_moves_to_the_others(store: 
     assert len(given) == 1
     with store.consumer("g", "orders", idle_s=20.0) as other:
         seen = {int(each.body) for _, each in zip(range(40), other, strict=False)}
-    assert seen == set(range(40))  # the one that failed was not committed, and comes again
-    assert failing.poll() == [] and failing.queues  # and it may come back
+    assert seen == set(range(40))  # the failed message was not committed, so it is delivered again
+    assert failing.poll() == [] and failing.queues  # the consumer may rejoin
 
 
-def test_a_lone_consumer_may_go_from_thread_to_thread(store: MessageStore) -> None:
+def test_a_groups_only_consumer_may_be_used_by_one_thread_after_another(store: MessageStore) -> None:
     fill(store, 40)
     consumer = store.consumer("g", "orders", auto_commit=False)
     found: list[StoredMessage] = []
@@ -156,11 +156,11 @@ def test_a_lone_consumer_may_go_from_thread_to_thread(store: MessageStore) -> No
         thread = threading.Thread(target=lambda: found.extend(consumer.poll(limit=10)))
         thread.start()
         thread.join()
-        store._consumers().step(0)
+        store.delivery.consumers.step(0)
     assert len({each.physical_offset for each in found}) == 40
 
 
-def test_the_share_of_a_consumer_that_was_collected_moves_to_the_others(store: MessageStore) -> None:
+def test_the_queues_of_a_garbage_collected_consumer_go_to_the_others(store: MessageStore) -> None:
     forgotten = store.consumer("g", "orders")
     forgotten.poll()
     other = store.consumer("g", "orders")
@@ -168,26 +168,26 @@ def test_the_share_of_a_consumer_that_was_collected_moves_to_the_others(store: M
     del forgotten
     gc.collect()
     assert eventually(lambda: queue_ids(other) == [[0, 1, 2, 3]])
-    assert store._consumers().count_of("g") == 1
+    assert store.delivery.consumers.count_of("g") == 1
 
 
-def test_consumers_of_a_group_must_want_the_same(store: MessageStore) -> None:
+def test_consumers_of_a_group_need_the_same_subscription(store: MessageStore) -> None:
     with store.consumer("g", "orders", filter="a"):
         with pytest.raises(InvalidConfig, match=r"orders \(b\).*another consumer of the group reads orders \(a\)"):
             store.consumer("g", "orders", filter="b")
         with pytest.raises(InvalidConfig, match="give one consumer all topics, or use another group"):
             store.consumer("g", "payments", filter="a")
         store.consumer("g", "orders", filter="a").close()
-    store.consumer("g", "payments").close()  # one after the other they may
+    store.consumer("g", "payments").close()  # allowed, because the other consumers are closed
 
 
-def test_with_progress_of_their_own_each_gets_all(store: MessageStore, tmp_path: Path) -> None:
+def test_consumers_with_their_own_progress_each_get_all_messages(store: MessageStore, tmp_path: Path) -> None:
     fill(store, 12)
     first = store.consumer("g", "orders", progress="memory", idle_s=0)
     second = store.consumer("g", "orders", progress=tmp_path / "mine" / "progress.json", idle_s=0)
     assert len(list(first)) == len(list(second)) == 12
     fill(store, 3, 12)
-    with pytest.raises(NotPermitted, match=r"progress\.json: another consumer keeps its progress here"):
+    with pytest.raises(NotPermitted, match=r"progress\.json: another consumer keeps its progress in this file"):
         store.consumer("g", "orders", progress=tmp_path / "mine" / "progress.json")
     second.commit()
     second.close()
@@ -195,13 +195,13 @@ def test_with_progress_of_their_own_each_gets_all(store: MessageStore, tmp_path:
         assert len(list(again)) == 3
     with store.consumer("g", "orders", progress="memory", idle_s=0) as again:
         assert len(list(again)) == 15
-    assert store.groups() == ["g"] and store.lag("g") == []  # the group itself has none
+    assert store.groups() == ["g"] and store.lag("g") == []  # the group itself has no progress
     store.update_group("g", broadcast_enabled=False)
-    with pytest.raises(NotPermitted, match="its consumers share progress"):
+    with pytest.raises(NotPermitted, match="its consumers must share progress"):
         store.consumer("g", "orders", progress="memory")
 
 
-def test_in_order_nothing_of_a_queue_is_handed_out_before_what_came_first_is_committed(store: MessageStore) -> None:
+def test_an_ordered_consumer_gets_no_more_of_a_queue_before_it_commits(store: MessageStore) -> None:
     fill(store, 8)
     with store.consumer("g", "orders", ordered=True, auto_commit=False, idle_s=0) as consumer:
         given = {each.queue_id: each for each in consumer}
@@ -217,7 +217,7 @@ def test_in_order_nothing_of_a_queue_is_handed_out_before_what_came_first_is_com
         assert consumer.poll(10.0)  # a commit by another thread frees the queue
 
 
-def test_in_order_what_a_filter_passes_over_blocks_nothing(store: MessageStore) -> None:
+def test_messages_skipped_by_a_filter_do_not_block_an_ordered_consumer(store: MessageStore) -> None:
     fill(store, 40)
     with store.consumer("g", "orders", filter="tag1", ordered=True, auto_commit=False, idle_s=0) as consumer:
         assert consumer.poll(limit=1) and consumer.lag() == 40
@@ -225,7 +225,7 @@ def test_in_order_what_a_filter_passes_over_blocks_nothing(store: MessageStore) 
         assert consumer.poll() == [] and consumer.lag() == 0
 
 
-def test_tasks_consume_without_blocking_their_loop(store: MessageStore) -> None:
+def test_async_iteration_does_not_block_the_event_loop(store: MessageStore) -> None:
     seen: list[int] = []
     beats = 0
 
@@ -257,7 +257,7 @@ def test_tasks_consume_without_blocking_their_loop(store: MessageStore) -> None:
     assert sorted(seen) == list(range(200)) and beats > 5
 
 
-def test_a_task_that_polls_is_woken_by_a_put_and_one_that_failed_is_replaced(store: MessageStore) -> None:
+def test_a_put_wakes_a_polling_task_and_another_task_replaces_a_failed_one(store: MessageStore) -> None:
     async def fail(consumer: Consumer) -> None:
         assert await consumer.poll_async(20.0)
         raise ZeroDivisionError
@@ -274,9 +274,7 @@ def test_a_task_that_polls_is_woken_by_a_put_and_one_that_failed_is_replaced(sto
     asyncio.run(main())
 
 
-def test_another_process_follows_with_progress_of_its_own_and_a_shared_group_is_refused(
-    store: MessageStore, tmp_path: Path
-) -> None:
+def test_a_reading_process_needs_its_own_progress_to_consume(store: MessageStore, tmp_path: Path) -> None:
     fill(store, 10)
     store.wait_dispatched()
     program = f"""if True:
@@ -300,9 +298,9 @@ def test_another_process_follows_with_progress_of_its_own_and_a_shared_group_is_
     """
     child = subprocess.Popen([sys.executable, "-c", program], stdin=-1, stdout=-1, text=True)
     assert child.stdin is not None and child.stdout is not None
-    told = [child.stdout.readline().strip() for _ in range(3)]
-    assert "across processes that is a broker's work" in told[0] and 'progress="memory"' in told[0]
-    assert told[1:] == ["10", "ready"]
+    printed = [child.stdout.readline().strip() for _ in range(3)]
+    assert "several processes need a broker" in printed[0] and 'progress="memory"' in printed[0]
+    assert printed[1:] == ["10", "ready"]
     fill(store, 5, 10)
     rest, _ = child.communicate("\n", timeout=60)
     assert rest.splitlines()[0] == "5" and "'nowhere': not in this store" in rest

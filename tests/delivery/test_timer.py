@@ -1,4 +1,4 @@
-"""Timed messages: at their millisecond, once, or taken back before; kept through closings, crashes and damage."""
+"""Timed messages are delivered once, at their millisecond, unless cancelled; they survive close, crash and damage."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mqlake import InvalidMessage, Message, NotPending, StoredMessage, TimerConfig
-from mqlake.delivery.readdress import round_down
-from mqlake.delivery.timer_files import CHECK, UNIT, Check, waiting_units
+from mqlake.delivery.later.routing import round_down
+from mqlake.delivery.later.timer_files import CHECK, UNIT, Check, waiting_units
 from mqlake.files.layout import Layout
 from tests.delivery.later import (
     DAY_MS,
@@ -29,12 +29,12 @@ TIMER = "rmq_sys_wheel_timer"
 
 
 def soon_ms() -> int:
-    """A moment ahead, at no second's beginning."""
+    """Return a time one hour ahead, 300 ms after a full second."""
     return now_ms() // 1000 * 1000 + HOUR_MS + 300
 
 
 @covers("P2")
-def test_a_timed_message_comes_at_its_millisecond(tmp_path: Path) -> None:
+def test_a_timed_message_is_delivered_at_its_millisecond(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         due_ms = soon_ms()
         receipt = store.put(order(b"x", deliver_at=due_ms, tags="t", born_timestamp=5))
@@ -52,7 +52,7 @@ def test_a_timed_message_comes_at_its_millisecond(tmp_path: Path) -> None:
         assert len(arrived(store)) == 1
 
 
-def test_the_thread_delivers_by_itself_and_never_early(tmp_path: Path) -> None:
+def test_the_worker_delivers_without_help_and_never_early(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         first_ms = now_ms() + 1_000
         store.put_many([order(b"%d" % number, deliver_at=first_ms + 10 * number) for number in range(10)])
@@ -65,7 +65,7 @@ def test_the_thread_delivers_by_itself_and_never_early(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("due_ms", "out_ms"), [(10_000, 9_000), (10_001, 10_000), (10_999, 10_000), (11_000, 10_000), (1, 0)]
 )
-def test_the_time_is_rounded_down_as_rocketmq_rounds_it(due_ms: int, out_ms: int) -> None:
+def test_due_times_are_rounded_down_as_in_rocketmq(due_ms: int, out_ms: int) -> None:
     assert round_down(due_ms, 1_000) == out_ms
 
 
@@ -79,7 +79,7 @@ def test_the_time_is_rounded_down_as_rocketmq_rounds_it(due_ms: int, out_ms: int
         ({"delay_level": 4}, "DELAY", "4"),
     ],
 )
-def test_a_time_is_the_property_that_rocketmq_knows_it_by(fields: dict[str, object], name: str, value: str) -> None:
+def test_delays_are_stored_in_rocketmqs_properties(fields: dict[str, object], name: str, value: str) -> None:
     assert order(b"x", **fields).properties == {name: value}
 
 
@@ -97,21 +97,21 @@ def test_a_time_is_the_property_that_rocketmq_knows_it_by(fields: dict[str, obje
         {"delay_s": 1, "delay_level": 1},
     ],
 )
-def test_what_is_no_time_is_refused_when_the_message_is_made(fields: dict[str, object]) -> None:
+def test_an_invalid_time_is_refused_when_the_message_is_created(fields: dict[str, object]) -> None:
     with pytest.raises(InvalidMessage):
         order(b"x", **fields)
 
 
 @pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"])
 @pytest.mark.parametrize("value", ["x", "-1", "1.5", "9" * 19, "٣"])
-def test_a_property_that_is_no_time_is_refused_when_it_is_put(tmp_path: Path, name: str, value: str) -> None:
+def test_an_invalid_time_property_is_refused_by_put(tmp_path: Path, name: str, value: str) -> None:
     with open_small(tmp_path) as store:
         with pytest.raises(InvalidMessage, match=f"{name}: found .*; expected a whole number"):
             store.put(order(b"x", properties={name: value}))
         assert store.end_offset == 0
 
 
-def test_a_time_beyond_the_horizon_is_refused_and_the_horizon_can_be_moved(tmp_path: Path) -> None:
+def test_a_time_too_far_ahead_is_refused_and_the_limit_can_be_changed(tmp_path: Path) -> None:
     with open_small(tmp_path / "a") as store:
         store.put(order(b"x", delay_s=259_200))
         with pytest.raises(InvalidMessage, match="at most 259200 s ahead"):
@@ -130,20 +130,20 @@ def test_timed_messages_can_be_switched_off(tmp_path: Path) -> None:
             store.put(order(b"x", delay_s=1))
 
 
-def test_what_is_due_already_is_stored_at_once(tmp_path: Path) -> None:
+def test_a_message_that_is_already_due_goes_to_its_queue_at_once(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         assert store.put(order(b"x", deliver_at=now_ms() - 5)).topic == "orders"
         assert store.put(order(b"x", delay_s=0)).topic == "orders"
 
 
-def test_a_level_wins_over_a_time(tmp_path: Path) -> None:
+def test_a_level_takes_precedence_over_a_time(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         receipt = store.put(order(b"x", delay_level=2, properties={"TIMER_DELAY_SEC": "60"}))
         assert receipt.topic == "SCHEDULE_TOPIC_XXXX"
         assert "TIMER_DELAY_SEC" not in store.get(receipt.physical_offset).properties
 
 
-def test_messages_come_in_the_order_of_their_times_and_of_their_puts(tmp_path: Path) -> None:
+def test_messages_are_delivered_in_order_of_due_time_and_then_of_put(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         base_ms = soon_ms()
         for number in range(400):
@@ -154,7 +154,7 @@ def test_messages_come_in_the_order_of_their_times_and_of_their_puts(tmp_path: P
         assert len(found) == 400
 
 
-def test_what_waits_can_be_listed(tmp_path: Path) -> None:
+def test_waiting_messages_can_be_listed(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         base_ms = soon_ms()
         store.put(order(b"third", deliver_at=base_ms + 5 * HOUR_MS))
@@ -165,10 +165,10 @@ def test_what_waits_can_be_listed(tmp_path: Path) -> None:
         assert store.waiting()[0].due_ms == base_ms
 
 
-# ---- taking back
+# ---- cancelling
 
 
-def test_a_cancelled_message_never_comes_and_its_neighbours_do(tmp_path: Path) -> None:
+def test_a_cancelled_message_is_not_delivered_and_its_neighbours_are(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         base_ms = soon_ms()
         receipts = [store.put(order(b"%d" % n, deliver_at=base_ms + n)) for n in range(4)]
@@ -188,7 +188,7 @@ def test_a_cancellation_survives_a_crash_at_any_moment(tmp_path: Path) -> None:
         store.cancel(store.put(order(b"goes", deliver_at=base_ms + 500)))
         scheduler = store.delivery.require_scheduler()
         crashed = [as_a_crash_leaves_it(store, tmp_path / "1")]
-        step(store, base_ms + 100)  # what cancels was looked at, what is cancelled is not due
+        step(store, base_ms + 100)  # the cancellation is processed, the cancelled message is not yet due
         scheduler.timer().keep()
         crashed.append(as_a_crash_leaves_it(store, tmp_path / "2"))
     for path in (*crashed, tmp_path / "s"):
@@ -197,23 +197,23 @@ def test_a_cancellation_survives_a_crash_at_any_moment(tmp_path: Path) -> None:
             assert arrived_bodies(store) == [b"stays"]
 
 
-def test_what_cannot_be_cancelled_says_why(tmp_path: Path) -> None:
+def test_the_error_for_a_message_that_cannot_be_cancelled_gives_the_reason(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
-        with pytest.raises(NotPending, match="delay levels cannot be cancelled"):
+        with pytest.raises(NotPending, match="messages with a delay level cannot be cancelled"):
             store.cancel(store.put(order(b"x", delay_level=5)))
         with pytest.raises(NotPending, match="a message of topic orders"):
             store.cancel(store.put(order(b"x")))
         receipt = store.put(order(b"x", delay_s=0.05))
         assert eventually(lambda: len(arrived(store)) == 2)
-        with pytest.raises(NotPending, match="whose time has come"):
+        with pytest.raises(NotPending, match="that is already due"):
             store.cancel(receipt)
         with pytest.raises(InvalidMessage, match="the time of a pending message"):
             store.put(order(b"0", deliver_at=now_ms() - 5, properties={"TIMER_DEL_UNIQKEY": "orders+k"}))
 
 
 @pytest.mark.parametrize("name", ["AB12", "orders+AB12"])
-def test_a_message_of_a_client_is_cancelled_by_its_key(tmp_path: Path, name: str) -> None:
-    """As RocketMQ's recall does it, in the same second; the topic is part of the name where it is set up so."""
+def test_a_cancellation_by_key_works_as_rocketmqs_recall(tmp_path: Path, name: str) -> None:
+    """It is due in the same second. The name includes the topic if RocketMQ is configured that way."""
     with open_small(tmp_path) as store:
         due_ms = soon_ms()
         store.put(order(b"x", deliver_at=due_ms, properties={"UNIQ_KEY": "AB12"}))
@@ -223,18 +223,18 @@ def test_a_message_of_a_client_is_cancelled_by_its_key(tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("with_topic", [False, True])
-def test_a_cancellation_names_the_message_as_rocketmq_is_set_up_to_understand(tmp_path: Path, with_topic: bool) -> None:
+def test_a_cancellation_names_the_topic_if_configured(tmp_path: Path, with_topic: bool) -> None:
     with open_small(tmp_path, timer=TimerConfig(cancel_names_topic=with_topic)) as store:
         receipt = store.put(order(b"x", delay_s=60, properties={"UNIQ_KEY": "AB12"}))
         name = store.get(store.cancel(receipt).physical_offset).properties["TIMER_DEL_UNIQKEY"]
         assert name == ("orders+AB12" if with_topic else "AB12")
 
 
-# ---- surviving
+# ---- crashes and damage
 
 
 def fill(path: Path) -> tuple[int, Path]:
-    """A store with ten messages, five of them delivered since its last checkpoint, as a crash leaves it."""
+    """Copy, as after a crash, a store with ten messages, five of them delivered since its last checkpoint."""
     with open_small(path / "s") as store:
         base_ms = soon_ms()
         for number in range(5):
@@ -258,7 +258,7 @@ def finish(path: Path, base_ms: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("harm", ["none", "missing", "damaged", "cut", "no timercheck", "both missing"])
-def test_nothing_is_lost_and_nothing_comes_twice_whatever_is_left_of_the_checkpoint(tmp_path: Path, harm: str) -> None:
+def test_no_message_is_lost_or_repeated_whatever_is_left_of_the_checkpoint(tmp_path: Path, harm: str) -> None:
     base_ms, path = fill(tmp_path)
     layout = Layout(path)
     if harm in ("missing", "both missing"):
@@ -274,7 +274,7 @@ def test_nothing_is_lost_and_nothing_comes_twice_whatever_is_left_of_the_checkpo
     assert finish(path, base_ms) == [b"%d" % n for n in range(10)]
 
 
-def test_a_closed_store_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_closed_store_resumes_when_reopened(tmp_path: Path) -> None:
     base_ms = soon_ms()
     for number in range(4):
         with open_small(tmp_path) as store:
@@ -282,7 +282,7 @@ def test_a_closed_store_goes_on_where_it_was(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         step(store, base_ms + 1)
         assert arrived_bodies(store) == [b"0", b"1"]
-    shutil.rmtree(tmp_path / "mqlake")  # what RocketMQ would have of it
+    shutil.rmtree(tmp_path / "mqlake")  # only RocketMQ's files are left
     with open_small(tmp_path) as store:
         step(store, base_ms + 1)
         assert arrived_bodies(store) == [b"0", b"1"], "not again"
@@ -290,7 +290,7 @@ def test_a_closed_store_goes_on_where_it_was(tmp_path: Path) -> None:
         assert arrived_bodies(store) == [b"0", b"1", b"2", b"3"]
 
 
-def test_a_damaged_record_is_reported_and_the_others_come(tmp_path: Path) -> None:
+def test_a_damaged_record_is_reported_and_the_others_are_delivered(tmp_path: Path) -> None:
     base_ms = soon_ms()
     with open_small(tmp_path) as store:
         receipts = [store.put(order(b"%d" % n, deliver_at=base_ms + n)) for n in range(3)]
@@ -304,8 +304,8 @@ def test_a_damaged_record_is_reported_and_the_others_come(tmp_path: Path) -> Non
         assert list(store.delivery.require_scheduler().deliveries.failed) == [receipts[1].physical_offset]
 
 
-def test_a_message_that_does_not_say_when_holds_nobody_up(tmp_path: Path) -> None:
-    """RocketMQ tries such a one again for ever."""
+def test_a_message_without_a_due_time_does_not_hold_up_others(tmp_path: Path) -> None:
+    """RocketMQ retries such a message for ever."""
     with open_small(tmp_path) as store:
         due_ms = soon_ms()
         lost = store.put(Message(TIMER, b"x", queue_id=0, properties={"REAL_TOPIC": "orders", "REAL_QID": "0"}))
@@ -315,7 +315,7 @@ def test_a_message_that_does_not_say_when_holds_nobody_up(tmp_path: Path) -> Non
         assert list(store.delivery.require_scheduler().deliveries.failed) == [lost.physical_offset]
 
 
-def test_the_log_is_kept_for_what_waits(tmp_path: Path) -> None:
+def test_retention_keeps_the_log_of_waiting_messages(tmp_path: Path) -> None:
     """RocketMQ loses a message whose delay is longer than its retention."""
     with open_small(tmp_path) as store:
         due_ms = soon_ms()
@@ -333,7 +333,7 @@ def test_the_log_is_kept_for_what_waits(tmp_path: Path) -> None:
 # ---- for RocketMQ
 
 
-def test_closing_leaves_rocketmq_a_timer_log_of_what_waits_and_nothing_else(tmp_path: Path) -> None:
+def test_close_writes_a_timer_log_of_exactly_the_pending_messages(tmp_path: Path) -> None:
     due_ms = now_ms() + 3_600_000
     with open_small(tmp_path) as store:
         for number in range(6):
@@ -356,27 +356,27 @@ def test_closing_leaves_rocketmq_a_timer_log_of_what_waits_and_nothing_else(tmp_
     times = [unit[3] + unit[4] for unit in units]
     assert times[:4] == [(due_ms - 1) // 1000 * 1000] * 4
     assert [unit[1] for unit in units[:4]] == [-1, 0, 52, 104], "a chain for each second"
-    assert (units[4][2], units[4][5]) == (3, far.physical_offset), "RocketMQ looks at it again in two days"
+    assert (units[4][2], units[4][5]) == (3, far.physical_offset), "RocketMQ reads it again in two days"
     assert times[4] < now_ms() + 49 * HOUR_MS
-    assert times[5] < check.read_ms, "the last one only says where the topic goes on"
+    assert times[5] < check.read_ms, "the last unit only marks where to resume in the topic"
     assert CHECK.size == 56
 
 
-def test_a_store_that_rocketmq_served_since_is_taken_over_from_its_files(tmp_path: Path) -> None:
-    """It left another `timercheck`: what was pending here before is not believed."""
+def test_a_store_that_rocketmq_wrote_meanwhile_is_read_from_its_files(tmp_path: Path) -> None:
+    """RocketMQ left another `timercheck`, so our older checkpoint is not used."""
     due_ms = soon_ms()
     with open_small(tmp_path) as store:
         receipts = [store.put(order(b"%d" % n, deliver_at=due_ms + 10_000 * n)) for n in range(3)]
     layout = Layout(tmp_path)
     check = Check.read(layout)
-    read_ms = due_ms // 1000 * 1000 + 5_000  # it came so far: the first one is delivered
+    read_ms = due_ms // 1000 * 1000 + 5_000  # RocketMQ has delivered the first message
     check._replace(read_ms=read_ms, counter=check.counter + 7).write(layout)
     with open_small(tmp_path) as store:
         assert [w.message.physical_offset for w in store.waiting()] == [r.physical_offset for r in receipts[1:]]
 
 
-def test_a_batch_that_is_due_is_delivered_in_steps(tmp_path: Path) -> None:
-    """Others have a turn in between, and a checkpoint in between has the rest."""
+def test_many_due_messages_are_delivered_in_steps(tmp_path: Path) -> None:
+    """Delay levels have their turn between the steps, and a checkpoint between them includes the rest."""
     with open_small(tmp_path / "s") as store:
         due_ms = soon_ms()
         for number in range(2_500):
@@ -392,7 +392,7 @@ def test_a_batch_that_is_due_is_delivered_in_steps(tmp_path: Path) -> None:
         assert arrived_bodies(store) == [b"%d" % n for n in range(2_500)]
 
 
-def test_two_waiting_messages_are_equal_only_if_they_are_the_same(tmp_path: Path) -> None:
+def test_every_waiting_message_has_its_own_key(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         keys = {store.get(store.put(order(b"x", delay_s=60)).physical_offset).properties["UNIQ_KEY"] for _ in range(9)}
         assert len(keys) == 9

@@ -1,4 +1,4 @@
-"""Transactions: all of a transaction's messages or none, nothing before its time, once, through crashes too."""
+"""Transactions: all messages become visible or none, once, not before the commit, even if the process crashes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mqlake import (
     TransactionEnded,
     TransactionExpired,
 )
-from mqlake.delivery.config_file import decode
-from mqlake.delivery.halves import Halves
-from mqlake.delivery.transaction import Undecided
+from mqlake.delivery.registry.config_file import decode
+from mqlake.delivery.transactions.halves import Halves
+from mqlake.delivery.transactions.transaction import Undecided
 from tests.delivery.later import (
     DAY_MS,
     HOUR_MS,
@@ -31,7 +31,7 @@ from tests.delivery.later import (
     step,
 )
 from tests.golden.stores import GoldenStore
-from tests.helpers import covers, open_small
+from tests.helpers import contents_of, covers, open_small, writer_of
 
 HALF, OP, GIVEN_UP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
 
@@ -46,7 +46,7 @@ def progress_of(path: Path) -> dict[str, int]:
 
 
 @covers("P5")
-def test_nobody_sees_a_message_before_its_transaction_is_committed(tmp_path: Path) -> None:
+def test_a_message_is_invisible_until_its_transaction_is_committed(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         with store.transaction() as transaction:
             half = transaction.put(order(b"one", tags="t", keys="k", born_host="10.0.0.7:99"))
@@ -62,7 +62,7 @@ def test_nobody_sees_a_message_before_its_transaction_is_committed(tmp_path: Pat
     assert progress_of(tmp_path) == {HALF: 2, OP: 2}
 
 
-def test_the_log_is_kept_for_what_is_undecided(tmp_path: Path) -> None:
+def test_retention_keeps_the_log_of_undecided_transactions(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         transaction = store.transaction()
         transaction.put(order(b"one"))
@@ -74,7 +74,7 @@ def test_the_log_is_kept_for_what_is_undecided(tmp_path: Path) -> None:
         assert store.first_offset > 0 and arrived_bodies(store)[-1] == b"one"
 
 
-def test_an_exception_leaves_nothing_of_a_transaction(tmp_path: Path) -> None:
+def test_an_exception_rolls_back(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         with pytest.raises(Failure):
             with store.transaction() as transaction:
@@ -87,32 +87,32 @@ def test_an_exception_leaves_nothing_of_a_transaction(tmp_path: Path) -> None:
         assert arrived(store) == []
 
 
-def test_a_transaction_of_nothing_leaves_nothing(tmp_path: Path) -> None:
+def test_an_empty_transaction_writes_nothing(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         with store.transaction():
             pass
         assert store.end_offset == 0
 
 
-def test_a_transaction_ends_once(tmp_path: Path) -> None:
+def test_a_transaction_is_decided_only_once(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         with store.transaction() as transaction:
             transaction.put(order(b"one"))
             transaction.commit()
             for again in (transaction.commit, transaction.rollback, lambda: transaction.put(order(b"two"))):
-                with pytest.raises(TransactionEnded, match="committed already"):
+                with pytest.raises(TransactionEnded, match="already committed"):
                     again()
         receipt = store.transactions.prepare(order(b"three"))
         store.transactions.end(receipt, commit=True)
         for commit in (True, False):
-            with pytest.raises(TransactionEnded, match="it is decided, or there never was one"):
+            with pytest.raises(TransactionEnded, match="already decided, or never begun"):
                 store.transactions.end(receipt, commit=commit)
         with pytest.raises(TransactionEnded):
             store.transactions.resolve("of nobody", commit=True)
         assert arrived_bodies(store) == [b"one", b"three"]
 
 
-def test_a_commit_behind_its_time_limit_is_refused_and_the_check_decides(tmp_path: Path) -> None:
+def test_a_commit_after_the_time_limit_is_refused_and_the_check_decides(tmp_path: Path) -> None:
     config = TransactionConfig(check=lambda undecided: True)
     with open_small(tmp_path, transactions=config) as store:
         with pytest.raises(TransactionExpired, match="its limit is 5000 ms"):
@@ -126,7 +126,7 @@ def test_a_commit_behind_its_time_limit_is_refused_and_the_check_decides(tmp_pat
                 store.transaction(timeout_s=wrong)  # type: ignore[arg-type]
 
 
-def test_a_message_that_is_of_a_transaction_already_is_refused(tmp_path: Path) -> None:
+def test_a_message_that_is_already_in_a_transaction_is_refused(tmp_path: Path) -> None:
     with open_small(tmp_path) as store, store.transaction() as transaction:
         with pytest.raises(InvalidMessage, match="sys_flag"):
             transaction.put(order(b"x", sys_flag=8))
@@ -134,7 +134,7 @@ def test_a_message_that_is_of_a_transaction_already_is_refused(tmp_path: Path) -
             transaction.put(order(b"x", properties={"INNER_MULTI_DISPATCH": "%LMQ%one"}))
 
 
-def test_a_committed_message_with_a_delay_comes_when_it_is_due(tmp_path: Path) -> None:
+def test_a_committed_message_with_a_delay_is_delivered_when_due(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         with store.transaction() as transaction:
             transaction.put(order(b"later", delay_level=18))
@@ -143,14 +143,14 @@ def test_a_committed_message_with_a_delay_comes_when_it_is_due(tmp_path: Path) -
         assert arrived_bodies(store) == [b"later"]
 
 
-def test_with_sync_flush_a_commit_is_seen_all_at_once(tmp_path: Path) -> None:
+def test_with_sync_flush_a_commit_becomes_visible_all_at_once(tmp_path: Path) -> None:
     with open_small(tmp_path, flush=FlushConfig(sync=True)) as store:
         seen: set[int] = set()
         stop = threading.Event()
 
         def watch() -> None:
             while not stop.is_set():
-                seen.add(store._reader.range_or_empty("orders", 0).end_offset)
+                seen.add(contents_of(store).reader.range_or_empty("orders", 0).end_offset)
 
         watcher = threading.Thread(target=watch)
         watcher.start()
@@ -167,10 +167,10 @@ def test_with_sync_flush_a_commit_is_seen_all_at_once(tmp_path: Path) -> None:
 # ---- crashes
 
 
-def crash_within_commit(store: MessageStore, monkeypatch: pytest.MonkeyPatch, behind: int, to: Path) -> Path:
-    """Three messages in a transaction, and a crash behind so many records of its commit."""
-    left = [behind]
-    append, append_as_it_is = type(store._commit_log).append, type(store._commit_log).append_as_it_is
+def crash_within_commit(store: MessageStore, monkeypatch: pytest.MonkeyPatch, record_count: int, to: Path) -> Path:
+    """Commit a transaction of three messages, and crash after `record_count` records of the commit."""
+    left = [record_count]
+    append, append_as_is = type(writer_of(store).log).append, type(writer_of(store).log).append_as_is
 
     def counted(call: Any) -> Any:
         def appended(*arguments: Any) -> Any:
@@ -185,23 +185,23 @@ def crash_within_commit(store: MessageStore, monkeypatch: pytest.MonkeyPatch, be
     for number in range(3):
         transaction.put(order(b"%d" % number))
     with monkeypatch.context() as patch, pytest.raises(Failure):
-        patch.setattr(type(store._commit_log), "append", counted(append))
-        patch.setattr(type(store._commit_log), "append_as_it_is", counted(append_as_it_is))
+        patch.setattr(type(writer_of(store).log), "append", counted(append))
+        patch.setattr(type(writer_of(store).log), "append_as_is", counted(append_as_is))
         transaction.commit()
     return as_a_crash_leaves_it(store, to)
 
 
-@pytest.mark.parametrize("behind", range(6))
-def test_a_crash_within_a_commit_leaves_all_of_it_or_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int
+@pytest.mark.parametrize("record_count", range(6))
+def test_after_a_crash_within_a_commit_all_messages_are_visible_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_count: int
 ) -> None:
     with open_small(tmp_path / "s") as store:
-        crashed = crash_within_commit(store, monkeypatch, behind, tmp_path / "crashed")
+        crashed = crash_within_commit(store, monkeypatch, record_count, tmp_path / "crashed")
     with open_small(crashed) as store:
-        assert arrived_bodies(store) == ([b"0", b"1", b"2"] if behind else [])
-        assert len(store.transactions.undecided()) == (0 if behind else 1)
+        assert arrived_bodies(store) == ([b"0", b"1", b"2"] if record_count else [])
+        assert len(store.transactions.undecided()) == (0 if record_count else 1)
         store.transactions.check(now_ms() + HOUR_MS)
-        if not behind:
+        if not record_count:
             store.transactions.resolve(store.transactions.undecided()[0].id, commit=True)
         assert arrived_bodies(store) == [b"0", b"1", b"2"], "once"
     with open_small(crashed) as store:
@@ -209,18 +209,18 @@ def test_a_crash_within_a_commit_leaves_all_of_it_or_none(
         assert len(arrived(store)) == 3
 
 
-def test_a_commit_that_fails_half_way_goes_on_when_it_is_tried_again(
+def test_a_commit_that_fails_half_way_can_be_retried_but_not_rolled_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_small(tmp_path / "s") as store:
         crash_within_commit(store, monkeypatch, 2, tmp_path / "unused")
-        with pytest.raises(TransactionEnded, match="a part of it is committed"):
+        with pytest.raises(TransactionEnded, match="partly committed already"):
             store.transactions.resolve(store.transactions.undecided()[0].id, commit=False)
         store.transactions.resolve(store.transactions.undecided()[0].id, commit=True)
         assert arrived_bodies(store) == [b"0", b"1", b"2"]
 
 
-def test_what_a_crash_leaves_undecided_is_asked_about_and_decided(tmp_path: Path) -> None:
+def test_the_check_decides_what_a_crash_left_undecided(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         began_ms = now_ms()
         transactions = [store.transaction("shop") for _ in range(3)]
@@ -236,7 +236,7 @@ def test_what_a_crash_leaves_undecided_is_asked_about_and_decided(tmp_path: Path
     with open_small(crashed, transactions=TransactionConfig(check=check)) as store:
         assert asked == []
         store.transactions.check(began_ms + 5_000)
-        assert asked == [], "they are too young to be asked about"
+        assert asked == [], "they are too young for the check"
         store.transactions.check(now_ms() + HOUR_MS)
         assert [undecided.id for undecided in asked] == [transaction.id for transaction in transactions]
         assert {undecided.group for undecided in asked} == {"shop"}
@@ -246,7 +246,7 @@ def test_what_a_crash_leaves_undecided_is_asked_about_and_decided(tmp_path: Path
         assert arrived_bodies(store) == [b"0", b"2"]
 
 
-def test_a_transaction_that_this_program_holds_is_not_asked_about(tmp_path: Path) -> None:
+def test_the_check_ignores_a_transaction_that_is_still_open_here(tmp_path: Path) -> None:
     with open_small(tmp_path, transactions=TransactionConfig(check=lambda undecided: False)) as store:
         with store.transaction() as transaction:
             transaction.put(order(b"slow"))
@@ -254,7 +254,7 @@ def test_a_transaction_that_this_program_holds_is_not_asked_about(tmp_path: Path
         assert arrived_bodies(store) == [b"slow"]
 
 
-def test_nobody_who_answers_is_asked_for_ever(tmp_path: Path) -> None:
+def test_a_transaction_that_is_never_decided_is_given_up(tmp_path: Path) -> None:
     config = TransactionConfig(check_max=4)
     with open_small(tmp_path, transactions=config) as store:
         store.transactions.prepare(order(b"x"))
@@ -273,7 +273,7 @@ def test_nobody_who_answers_is_asked_for_ever(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", ["an exception", "a text"])
-def test_a_check_that_fails_is_no_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture, answer: str) -> None:
+def test_a_check_that_fails_decides_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture, answer: str) -> None:
     def check(undecided: Undecided) -> Any:
         if answer == "a text":
             return "no database"
@@ -286,15 +286,15 @@ def test_a_check_that_fails_is_no_answer(tmp_path: Path, caplog: pytest.LogCaptu
     assert "no database" in caplog.text
 
 
-@pytest.mark.parametrize("crash", ["behind the copy", "behind giving up"])
-def test_a_crash_within_a_check_decides_nothing_twice(
+@pytest.mark.parametrize("crash", ["after the copy", "after giving up"])
+def test_a_crash_within_a_check_causes_no_second_decision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash: str
 ) -> None:
-    """A half message that was appended again is there twice; one that was given up has no operation."""
+    """After the crash, a half message that was appended again exists twice; one that was given up has no operation."""
     with open_small(tmp_path / "s", transactions=TransactionConfig(check_max=3)) as store:
         store.transactions.prepare(order(b"x"))
         store.transactions.check(now_ms() + HOUR_MS)
-        if crash == "behind giving up":
+        if crash == "after giving up":
             store.transactions.check(now_ms() + HOUR_MS)
             with monkeypatch.context() as patch:
                 patch.setattr(Halves, "end", lambda *_: (_ for _ in ()).throw(Failure))
@@ -303,16 +303,16 @@ def test_a_crash_within_a_check_decides_nothing_twice(
         crashed = as_a_crash_leaves_it(store, tmp_path / "crashed")
     with open_small(crashed) as store:
         undecided = store.transactions.undecided()
-        if crash == "behind giving up":
+        if crash == "after giving up":
             assert undecided == []
         else:
             assert [(len(u.messages), u.check_count) for u in undecided] == [(1, 1)]
             store.transactions.resolve(undecided[0].id, commit=True)
             assert arrived_bodies(store) == [b"x"]
-        assert len(arrived(store, GIVEN_UP)) == (crash == "behind giving up")
+        assert len(arrived(store, GIVEN_UP)) == (crash == "after giving up")
 
 
-def test_progress_never_passes_what_is_undecided_and_follows_what_is_not(tmp_path: Path) -> None:
+def test_progress_stops_at_the_first_undecided_half_message(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         held = store.transaction()
         held.put(order(b"held"))
@@ -329,7 +329,7 @@ def test_progress_never_passes_what_is_undecided_and_follows_what_is_not(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["v4-broker-run", "v5-broker-run"])
-def test_what_a_real_broker_left_undecided_is_decided_here_once(name: str, tmp_path: Path) -> None:
+def test_transactions_that_a_real_broker_left_undecided_are_decided_once(name: str, tmp_path: Path) -> None:
     golden = GoldenStore(name, tmp_path)
     with MessageStore.open(golden.path, config=golden.config) as store:
         before = len(arrived(store, "payments"))
@@ -348,7 +348,7 @@ def test_what_a_real_broker_left_undecided_is_decided_here_once(name: str, tmp_p
 
 
 @pytest.mark.parametrize("name", ["v4-transactions", "v5-transactions"])
-def test_prepared_records_of_before_half_topics_are_left_alone(name: str, tmp_path: Path) -> None:
+def test_prepared_records_outside_the_half_topic_are_ignored(name: str, tmp_path: Path) -> None:
     golden = GoldenStore(name, tmp_path)
     with MessageStore.open(golden.path, config=golden.config) as store:
         before = store.end_offset

@@ -1,4 +1,4 @@
-"""Files made ahead of need, warm pages, locked pages, pool buffers."""
+"""Preallocated files, warm pages, locked pages and pool buffers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,21 @@ from mqlake.files.mapped_file import MappedFile
 from mqlake.files.pool import TransientPool
 from mqlake.files.preallocation import Preallocator
 from mqlake.kernel import lock_memory, populate, unlock_memory
+from mqlake.runtime.workers import Workers
 from tests.helpers import covers, eventually
 
 SIZE = 1 << 20
 
 
+def start(tmp_path: Path, *, warm: bool = False, lock: bool = False) -> Preallocator:
+    maker = Preallocator(tmp_path / "spare", SIZE, Workers(), warm=warm, lock=lock)
+    maker.start()
+    return maker
+
+
 @pytest.fixture
 def maker(tmp_path: Path) -> Preallocator:
-    return Preallocator(tmp_path / "spare", SIZE, warm=False, lock=False)
+    return start(tmp_path)
 
 
 def full(descriptor: int, offset: int, size: int) -> None:
@@ -34,36 +41,34 @@ def names(directory: Path) -> list[str]:
 
 
 @covers("D1", "D3", "C4")
-def test_taking_a_file_has_the_next_one_made_before_anyone_asks(
+def test_taking_a_file_starts_making_the_next_one(
     maker: Preallocator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = maker.take(0)
     assert file.path.stat().st_blocks * 512 >= SIZE
     assert eventually(lambda: SIZE in maker._ready)
     assert names(tmp_path / "spare") == [f"{0:020d}", f"{SIZE:020d}"]
-    monkeypatch.setattr(os, "posix_fallocate", full)  # no other can be made
+    monkeypatch.setattr(os, "posix_fallocate", full)  # no other file can be made
     assert maker.take(SIZE).start == SIZE
     maker.close()
 
 
 @covers("D1", "D7")
-def test_the_file_that_is_needed_now_comes_before_the_one_ahead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_needed_now_is_made_before_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     real, both_wanted = MappedFile.create, threading.Event()
 
-    def slow(path: Path, start: int, size: int, *, reserve: bool) -> MappedFile:
+    def slow(path: Path, start: int, size: int, *, reserve: int) -> MappedFile:
         made.append(start)
         both_wanted.wait(10)
         return real(path, start, size, reserve=reserve)
 
     monkeypatch.setattr(MappedFile, "create", slow)
-    maker = Preallocator(tmp_path / "spare", SIZE, warm=False, lock=False)
-    takers = [threading.Thread(target=maker.take, args=(start,)) for start in (2 * SIZE, 0)]
-    for taker, start in zip(takers, (2 * SIZE, 0), strict=True):
+    maker = start(tmp_path)
+    takers = [threading.Thread(target=maker.take, args=(at,)) for at in (2 * SIZE, 0)]
+    for taker, at in zip(takers, (2 * SIZE, 0), strict=True):
         taker.start()
-        assert eventually(lambda wanted=start: wanted in maker._wanted)  # type: ignore[misc]
+        assert eventually(lambda wanted=at: wanted in maker._wanted)  # type: ignore[misc]
     both_wanted.set()
     for taker in takers:
         taker.join()
@@ -73,12 +78,12 @@ def test_the_file_that_is_needed_now_comes_before_the_one_ahead(
 
 
 @covers("D2", "D5")
-def test_a_disk_that_is_full_refuses_the_file_at_once_and_gives_it_once_there_is_room(
+def test_a_full_disk_refuses_the_file_at_once_and_provides_it_when_there_is_space(
     maker: Preallocator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.posix_fallocate
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(DiskFull, match="No space left"):  # one who had waited in vain would say so
+    with pytest.raises(DiskFull, match="No space left"):  # a wait that timed out would raise another error
         maker.take(0)
     monkeypatch.setattr(os, "posix_fallocate", real)
     assert maker.take(0).start == 0
@@ -86,7 +91,7 @@ def test_a_disk_that_is_full_refuses_the_file_at_once_and_gives_it_once_there_is
 
 
 @covers("D2")
-def test_a_file_that_is_not_made_in_time_is_a_refusal_and_no_hang(
+def test_a_file_that_is_not_made_in_time_is_refused_without_hanging(
     maker: Preallocator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = threading.Event()
@@ -99,29 +104,29 @@ def test_a_file_that_is_not_made_in_time_is_a_refusal_and_no_hang(
 
 
 @covers("D6")
-def test_slow_making_is_warned_of(
+def test_making_a_file_slowly_logs_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(os, "posix_fallocate", lambda *_: time.sleep(0.02))
-    maker = Preallocator(tmp_path / "spare", SIZE, warm=False, lock=False)
+    maker = start(tmp_path)
     maker.take(0)
     maker.close()
     assert "took" in caplog.text
 
 
-def test_files_that_nobody_took_are_gone_after_closing_and_after_a_crash(maker: Preallocator, tmp_path: Path) -> None:
+def test_unused_files_are_deleted_after_closing_and_after_a_crash(maker: Preallocator, tmp_path: Path) -> None:
     maker.take(0)
     assert eventually(lambda: len(names(tmp_path / "spare")) == 2)
     maker.close()
     assert names(tmp_path / "spare") == [f"{0:020d}"]
     (tmp_path / "spare" / "left-over").touch()
-    Preallocator(tmp_path / "spare", SIZE, warm=False, lock=False).close()
+    Preallocator(tmp_path / "spare", SIZE, Workers(), warm=False, lock=False).close()
     assert names(tmp_path / "spare") == []
 
 
 @covers("D8", "F1", "F2", "F3")
-def test_warming_makes_pages_present_and_changes_no_byte(tmp_path: Path) -> None:
-    maker = Preallocator(tmp_path / "spare", SIZE, warm=True, lock=False)
+def test_warming_makes_pages_resident_and_changes_no_byte(tmp_path: Path) -> None:
+    maker = start(tmp_path, warm=True)
     file = maker.take(0)
     maker.close()
     assert resident_pages(file) == SIZE // 4096
@@ -132,8 +137,8 @@ def test_warming_makes_pages_present_and_changes_no_byte(tmp_path: Path) -> None
 
 
 @covers("F4", "E3")
-def test_memory_is_locked_and_let_go_again(tmp_path: Path) -> None:
-    maker = Preallocator(tmp_path / "spare", SIZE, warm=False, lock=True)
+def test_memory_is_locked_and_released(tmp_path: Path) -> None:
+    maker = start(tmp_path, lock=True)
     file = maker.take(0)
     maker.close()
     with_file = locked_kb()
@@ -158,7 +163,7 @@ def test_the_pool_hands_out_as_many_locked_buffers_as_it_has_and_takes_them_back
 
 
 def resident_pages(file: MappedFile) -> int:
-    """Pages of the file that this process has mapped, from the kernel's own account."""
+    """Return how many pages of the file are mapped in this process, as the kernel reports it."""
     inside = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if "-" in line.split()[0] and not line.split()[0].endswith(":"):

@@ -1,4 +1,4 @@
-"""The golden stores: directories that real RocketMQ wrote, and what real RocketMQ serves from them."""
+"""The golden stores: directories that a real RocketMQ wrote, and what a real RocketMQ serves from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class GoldenStore:
         self.config = StoreConfig.from_properties(self.properties)
 
     def expected(self, *kinds: str) -> list[dict[str, Any]]:
-        """The lines of the dump that the RocketMQ release which wrote the store made of it."""
+        """Return lines of the dump of this store by the RocketMQ release that wrote it."""
         with lzma.open(DATA / f"{self.name}.jsonl.xz", "rt", encoding="utf-8") as file:
             lines = file.read().splitlines()
         return [line for line in map(json.loads, lines) if line["kind"] in kinds]

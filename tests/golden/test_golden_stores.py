@@ -1,4 +1,4 @@
-"""Stores that real RocketMQ wrote open here and serve what real RocketMQ serves from them, message for message."""
+"""Stores that a real RocketMQ wrote open here, and serve message for message what RocketMQ serves from them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from mqlake.store.message_store import MessageStore  # the store alone: nothing that is due is delivered
+from mqlake import MessageStore
 from tests.golden.stores import NAMES, GoldenStore
 
 REFUSED_BY_ROCKETMQ = {"v4-empty-next-file": "v4-next-file"}
-"""4.9 does not start with an empty next file; the same store without it says what is in it."""
+"""4.9 does not start with an empty next file. The dump of the same store without that file is the expectation."""
 KEYS_LOST_BY_ROCKETMQ = {"v5-crash-exact-fit"}
-"""5.5 drops its index after the crash and enters only the records of the last ten files again; here all are found."""
+"""5.5 drops its index after the crash and indexes only the last ten files again. Here all keys are found."""
 INDEXED_TAGS_HERE = {name for name in NAMES if name.startswith("v4-crash")}
-"""4.9 indexes no tags; after a crash the index is built here, and here tags are indexed."""
+"""4.9 indexes no tags. After a crash the index is built here, with tags."""
 
 Line = dict[str, Any]
 
 
 def lines_of(path: Path, golden: GoldenStore, *, read_only: bool) -> list[Line]:
-    with MessageStore.open(path, config=golden.config, read_only=read_only) as store:
+    with MessageStore.open(path, config=golden.config, read_only=read_only, deliver=False) as store:
         return list(store.dump(golden.properties, walk=True, keys=True, tags=True))
 
 
@@ -37,7 +37,7 @@ def offsets_by_key(lines: list[Line]) -> dict[tuple[str, str], set[int]]:
 
 
 def expectation_of(golden: GoldenStore) -> GoldenStore:
-    """The store whose dump says what must be served."""
+    """Return the store whose dump says what must be served."""
     return GoldenStore(REFUSED_BY_ROCKETMQ.get(golden.name, golden.name), golden.path.parent / "expected")
 
 
@@ -58,7 +58,7 @@ def test_every_message_and_every_record_is_what_rocketmq_serves(
     expected = expectation_of(golden)
     kinds = ("message", "unreadable", "record", "blank", "end")
     found, wanted = of_kind(lines, *kinds), expected.expected(*kinds)
-    if golden.name in REFUSED_BY_ROCKETMQ:  # another run of the same messages: its times differ
+    if golden.name in REFUSED_BY_ROCKETMQ:  # another run of the same messages, with other times
         found, wanted = [[without_times(line) for line in part] for part in (found, wanted)]
     assert found == wanted
     store, wanted_store = lines[0], expected.expected("store")[0]
@@ -108,16 +108,16 @@ def test_queues_and_index_derived_from_rocketmqs_log_are_rocketmqs_byte_for_byte
     golden = GoldenStore(name, tmp_path)
     log_only = tmp_path / "log-only"
     shutil.copytree(golden.path / "commitlog", log_only / "commitlog")
-    (log_only / "abort").touch()  # nothing derived is believed after an unclean stop
+    (log_only / "abort").touch()  # after an unclean stop no derived file is trusted
     index = dataclasses.replace(golden.config.index, tags=name.startswith("v5"))
-    with MessageStore.open(log_only, config=dataclasses.replace(golden.config, index=index)):
+    with MessageStore.open(log_only, config=dataclasses.replace(golden.config, index=index), deliver=False):
         pass
     assert files_of(log_only / "consumequeue") == files_of(golden.path / "consumequeue")
-    # Index files are named after the time of their making; their content is the log's alone.
+    # Index files are named after the time they were made; their content depends on the log only.
     assert [*files_of(log_only / "index").values()] == [*files_of(golden.path / "index").values()]
 
 
-def test_a_recovered_store_is_whole_when_it_is_opened_again(golden: GoldenStore) -> None:
+def test_a_recovered_store_opens_again_with_the_same_content(golden: GoldenStore) -> None:
     first = lines_of(golden.path, golden, read_only=False)
     assert lines_of(golden.path, golden, read_only=False) == first
     assert lines_of(golden.path, golden, read_only=True) == first

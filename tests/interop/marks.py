@@ -1,4 +1,4 @@
-"""What the tests with a real RocketMQ have in common."""
+"""Marks for all tests with a real RocketMQ."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The real RocketMQ store, run in a Java process of its own.
+"""The real RocketMQ store, run in a separate Java process.
 
-``RocketMQ("5.5.1").dump(directory, settings)`` is what RocketMQ serves from a store directory;
-``write`` lets it append messages; ``bench`` measures it. The small Maven project beside this
+``RocketMQ("5.5.1").dump(directory, settings)`` returns what RocketMQ serves from a store directory;
+``write`` lets it append messages; ``bench`` measures it. The small Maven project next to this
 file is built on first use, once for each release. Run as a program, this file prints the settings
 that RocketMQ knows: the content of ``rocketmq-properties.txt``.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 VERSIONS = ("4.9.8", "5.5.1")
 FILTER_VERSIONS = {"4.9.8": "4.9.7", "5.5.1": "5.5.0"}
-"""Of the filter that stands beside a store: `filter.version` in pom.xml."""
+"""The version of the filter for each store: `filter.version` in pom.xml."""
 
 _PROJECT = Path(__file__).resolve().parent
 _BUILD_TIMEOUT = 600.0
@@ -44,7 +44,7 @@ class RocketMQError(Exception):
 
 
 def available() -> str | None:
-    """Why RocketMQ cannot run here, or None when it can."""
+    """Return why RocketMQ cannot run here, or None if it can."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             return f"no {program} on the path"
@@ -61,7 +61,7 @@ class RocketMQ:
         self._target = _PROJECT / "target" / version
 
     def dump(self, store_dir: Path, settings: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Open ``store_dir`` in place (pass a copy: opening recovers) and return all that it serves."""
+        """Open ``store_dir`` in place (pass a copy: opening recovers) and return everything that it serves."""
         with _scratch(settings) as scratch:
             out = scratch / "dump.jsonl"
             self._oracle("dump", store_dir, scratch / "settings.properties", out)
@@ -94,7 +94,7 @@ class RocketMQ:
     def matches(
         self, expressions: Sequence[str], property_sets: Sequence[Mapping[str, str]]
     ) -> list[list[bool] | None]:
-        """Which property sets each SQL expression matches; None for an expression that RocketMQ refuses."""
+        """Return which property sets each SQL expression matches; None for an expression that RocketMQ refuses."""
         with tempfile.TemporaryDirectory(prefix="mqlake-interop-") as name:
             given = Path(name) / "filters.json"
             given.write_text(json.dumps({"expressions": expressions, "properties": property_sets}), "utf-8")
@@ -102,7 +102,7 @@ class RocketMQ:
         return [line.get("matches") for line in _parse_lines(output)]
 
     def properties(self) -> list[tuple[str, str, str]]:
-        """Name, Java type and default (empty outside MessageStoreConfig) of every setting of the release."""
+        """Return name, Java type and default (empty outside MessageStoreConfig) of every setting of the release."""
         output = self._java("ConfigProperties", [], _SMALL_JVM, _RUN_TIMEOUT)
         rows = (line.split("\t") for line in output.splitlines())
         return [(name, java_type, default) for name, java_type, default in rows]
@@ -136,10 +136,10 @@ class RocketMQ:
 
 
 def property_table() -> str:
-    """The text of ``rocketmq-properties.txt``: what RocketMQ's configuration files may hold in either release.
+    """Return the text of ``rocketmq-properties.txt``: the settings that RocketMQ's configuration files may hold.
 
-    A line has the name, the Java type and the default of 5.5.1 (of 4.9.8 for what only 4.9.8 has); a fourth field
-    is the default of 4.9.8 where it is another one. Only the settings of the store have defaults.
+    A line has the name, the Java type and the default of 5.5.1 (of 4.9.8 for what only 4.9.8 has). A fourth field
+    is the default of 4.9.8, if it differs. Only the settings of the store have defaults.
     """
     old, new = ({row[0]: row[1:] for row in RocketMQ(version).properties()} for version in VERSIONS)
     lines = []
@@ -158,7 +158,7 @@ def _newest_source() -> float:
 
 @contextmanager
 def _scratch(settings: Mapping[str, str]) -> Iterator[Path]:
-    """A temporary folder holding ``settings.properties``."""
+    """Make a temporary folder with ``settings.properties``."""
     with tempfile.TemporaryDirectory(prefix="mqlake-interop-") as name:
         folder = Path(name)
         lines = "".join(f"{key}={value}\n" for key, value in settings.items())
@@ -167,7 +167,7 @@ def _scratch(settings: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _run(command: Sequence[str], timeout: float) -> str:
-    """The standard output of a program that must succeed in time."""
+    """Return the standard output of a program that must succeed in time."""
     try:
         done = subprocess.run(
             command, capture_output=True, encoding="utf-8", errors="replace", timeout=timeout, check=False

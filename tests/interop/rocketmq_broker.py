@@ -1,4 +1,4 @@
-"""A real RocketMQ 5.5 broker on a store directory, in a Java process of its own: see ``broker/`` beside this file."""
+"""A real RocketMQ 5.5 broker on a store directory, in a separate Java process: see ``broker/`` next to this file."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ SETTINGS = {
     "transactionTimeOut": "1000",
     "transactionCheckInterval": "1000",
     "transactionOpBatchInterval": "200",
-    "listenPort": "0",  # whichever are free
+    "listenPort": "0",  # any free port
     "haListenPort": "0",
 }
 
 
 def run_broker(store_dir: Path, commands: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Start a broker on a store, have it do what is said, stop it; its answers to commands that store something."""
+    """Start a broker on a store, execute commands, and stop it. Return its answers to commands that store something."""
     _build()
     with _scratch(SETTINGS) as scratch, tempfile.TemporaryDirectory(prefix="mqlake-interop-home-") as home:
-        told = scratch / "commands.jsonl"
-        told.write_text("".join(json.dumps(command) + "\n" for command in commands), "utf-8")
+        given = scratch / "commands.jsonl"
+        given.write_text("".join(json.dumps(command) + "\n" for command in commands), "utf-8")
         classes = _TARGET / "classes"
         command = ["java", *_SMALL_JVM, "-Dfile.encoding=UTF-8", "-Duser.timezone=UTC"]
-        command += ["-Dtls.server.mode=disabled"]  # it would make a key of its own first, for seconds
+        command += ["-Dtls.server.mode=disabled"]  # it would spend seconds on generating a key
         command += [f"-Drmq.logback.configurationFile={classes / 'logback-off.xml'}"]
         command += [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES]
         command += [f"-Duser.home={home}", f"-Djava.io.tmpdir={home}"]
         command += ["-cp", f"{classes}:{(_TARGET / 'classpath.txt').read_text('utf-8').strip()}"]
-        arguments = [str(store_dir), str(scratch / "settings.properties"), str(told)]
+        arguments = [str(store_dir), str(scratch / "settings.properties"), str(given)]
         return _parse_lines(_run([*command, "org.mqlake.interop.BrokerRun", *arguments], _RUN_TIMEOUT))
 
 

@@ -1,4 +1,4 @@
-"""A store that mqlake cleaned opens in real RocketMQ, 4.9 and 5.5, with the same messages and first offsets."""
+"""A store that mqlake cleaned opens in a real RocketMQ, 4.9 and 5.5, with the same messages and first offsets."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ pytestmark = WITH_ROCKETMQ
 
 
 def cleaned_store(path: Path) -> None:
-    """Eight log files and more, of which three are left; queues that begin in the middle of a file, and one that is
-    empty of messages but has numbers."""
+    """Write more than eight log files and delete all but three.
+
+    Some queues then begin in the middle of a file, and one has no messages left but keeps its queue offsets.
+    """
     config = StoreConfig.from_properties(SETTINGS)
     with MessageStore.open(path, config=config, retention=RetentionConfig(enabled=False, pause_ms=0)) as store:
         for message in messages(11, 600):
@@ -38,10 +40,10 @@ def cleaned_store(path: Path) -> None:
 
 
 def with_messages(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A dump without the queues that have no message left, of which the three think differently.
+    """Return a dump without the queues that have no message left, because the three programs differ on them.
 
-    Here they are empty and go on with their next number; RocketMQ 4.9 lets them begin at 0 with messages that it
-    cannot read; 5.5 forgets them.
+    Here they are empty and continue with their next queue offset; RocketMQ 4.9 lets them begin at 0 with messages
+    that it cannot read; 5.5 forgets them.
     """
     lines = [line for line in comparable(lines) if line["kind"] != "unreadable"]
     filled = {(line["cqTopic"], line["cqQueueId"]) for line in lines if line["kind"] == "message"}
@@ -69,7 +71,7 @@ def test_rocketmq_serves_a_cleaned_store_with_the_same_messages_and_first_offset
 
 @pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
-def test_rocketmq_goes_on_writing_a_cleaned_store_and_mqlake_cleans_it_again(version: str, tmp_path: Path) -> None:
+def test_rocketmq_continues_writing_a_cleaned_store_and_mqlake_cleans_it_again(version: str, tmp_path: Path) -> None:
     cleaned_store(tmp_path / "store")
     RocketMQ(version).write(tmp_path / "store", SETTINGS, plain_lines(5, 200))
     with MessageStore.open(tmp_path / "store", config=StoreConfig.from_properties(SETTINGS)) as store:

@@ -1,4 +1,4 @@
-"""Crashed stores change sides: what mqlake acknowledged is there in real RocketMQ, 4.9 and 5.5, and the reverse."""
+"""After a crash of mqlake, a real RocketMQ, 4.9 and 5.5, has every acknowledged message, and the reverse."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ for number in range(4):
 
 
 def killed_store(path: Path, seed: int, count: int) -> list[list[Any]]:
-    """A store whose writer was killed behind so many acknowledgements; what it acknowledged."""
+    """Make a store whose writer was killed after `count` acknowledgements. Return what it acknowledged."""
     command = [sys.executable, "-c", WRITER, json.dumps(SETTINGS), str(path), str(seed)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -68,7 +68,7 @@ def test_rocketmq_serves_what_mqlake_acknowledged_before_it_was_killed(
         if line["kind"] == "record"
     }
     assert {tuple(receipt) for receipt in acknowledged} <= served
-    assert comparable(our_lines(path)) == comparable(lines), "mqlake goes on where RocketMQ's recovery ended"
+    assert comparable(our_lines(path)) == comparable(lines), "mqlake continues where RocketMQ's recovery ended"
     record_property(
         f"compared: RocketMQ {version} on a store of mqlake that was killed", {"messages": len(acknowledged)}
     )

@@ -1,6 +1,6 @@
-"""One goes on where the other stopped, mqlake and a real RocketMQ 5.5 broker: groups, what waits, what failed, halves.
+"""mqlake and a real RocketMQ 5.5 broker continue each other's stores: groups, delayed and failed messages, halves.
 
-Nothing here depends on how fast a machine is: who is to deliver is the only one that can, and is waited for.
+Nothing here depends on the speed of the machine: only one side can deliver at a time, and the test waits for it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def lag_of(store: MessageStore, group: str) -> dict[str, tuple[int, int]]:
 
 
 @covers("P1", "P2", "P4", "P5", "P9")
-def test_a_real_broker_goes_on_with_a_store_of_ours(tmp_path: Path) -> None:
-    """Groups from where they are. Delivered before: not again. Waiting: when it is due. Cancelled: never.
-    In transactions: the broker asks about them, and does as it is told."""
+def test_a_real_broker_continues_a_store_of_ours(tmp_path: Path) -> None:
+    """Groups continue from their progress. Delivered messages do not come again, waiting ones come when due, cancelled
+    ones never. The broker asks about undecided transactions, and follows the answers."""
     with open_store(tmp_path) as store:
         store.create_topic("orders", 1)
         store.create_group("billing", max_retry_count=7)
@@ -54,7 +54,7 @@ def test_a_real_broker_goes_on_with_a_store_of_ours(tmp_path: Path) -> None:
         step(store, max(receipt.store_timestamp for receipt in early) + 2_000)
         consumer = store.consumer("billing", "orders", auto_commit=False)
         taken = consumer.poll(limit=4)
-        store.delivery.housekeeping.close()  # nothing more is delivered here
+        store.delivery.housekeeping.close()  # from here on only the broker delivers
         consumer.fail(taken[1], level=1)
         consumer.commit()
         began_ms = now_ms()
@@ -75,7 +75,7 @@ def test_a_real_broker_goes_on_with_a_store_of_ours(tmp_path: Path) -> None:
             consume("billing", "orders", 1),
             {"answer": {"group": "shop", "decisions": {"half, yes": True, "half, no": False}}},
             until("%RETRY%billing", 1),
-            consume("billing", "%RETRY%billing", 9),  # new to the group: it begins before the first
+            consume("billing", "%RETRY%billing", 9),  # the first pull of a new group returns no messages
             consume("billing", "%RETRY%billing", 9),
             until("orders", 13),
         ],
@@ -99,7 +99,7 @@ def test_a_real_broker_goes_on_with_a_store_of_ours(tmp_path: Path) -> None:
 
 
 @covers("P1", "P2", "P4", "P5", "P9")
-def test_a_store_of_a_real_broker_goes_on_here(tmp_path: Path) -> None:
+def test_a_store_of_a_real_broker_continues_here(tmp_path: Path) -> None:
     base_ms = now_ms()
     retry = put("failed", "%RETRY%billing", DELAY=1, RETRY_TOPIC="orders", ORIGIN_MESSAGE_ID="X")
     commands: list[dict[str, Any]] = [
@@ -118,7 +118,7 @@ def test_a_store_of_a_real_broker_goes_on_here(tmp_path: Path) -> None:
         retry,
         until("orders", 7),
         until("%RETRY%billing", 1),
-        consume("billing", "orders", 3),  # a new group begins before the first
+        consume("billing", "orders", 3),  # the first pull of a new group returns no messages
         consume("billing", "orders", 3),
     ]
     group, *stored, begun, first = run_broker(tmp_path, commands)
@@ -142,13 +142,13 @@ def test_a_store_of_a_real_broker_goes_on_here(tmp_path: Path) -> None:
         step(store, base_ms + 10_000_000)
         assert arrived_bodies(store)[8:] == [b"level 3", b"level 99", b"later", b"by delay"]
         ours = arrived(store)[-1]
-        assert set(ours.properties) == set(by_rocketmq.properties), "a delivery looks the same"
+        assert set(ours.properties) == set(by_rocketmq.properties), "deliveries look the same"
         assert store.transactions.undecided() == [] and store.waiting() == []
 
 
 @pytest.mark.long
 def test_after_a_crash_here_a_real_broker_loses_nothing(tmp_path: Path) -> None:
-    """It may deliver again what was delivered since the last checkpoint: it cannot know."""
+    """The broker may deliver again what was delivered since the last checkpoint: it cannot know."""
     with open_store(tmp_path / "s") as store:
         store.delivery.housekeeping.close()  # nothing is delivered here
         due_ms = now_ms() + 10_000

@@ -1,4 +1,4 @@
-"""The real RocketMQ reads the golden stores as it did when they were made, and what it has written itself."""
+"""A real RocketMQ reads the golden stores as it did when they were made, and what it has written itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repaired stores start in real RocketMQ, 4.9 and 5.5, and serve there exactly what mqlake serves from them."""
+"""Repaired stores start in a real RocketMQ, 4.9 and 5.5, which serves exactly what mqlake serves from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mqlake import MessageStore
-from mqlake.store.repair import repair
+from mqlake.inspect.repair import repair
 from mqlake.torture.faults.damage import damage
 from mqlake.torture.pristine import CONFIG
 from tests.helpers import LOG_FILE, message, open_small
@@ -46,7 +46,7 @@ def keys(lines: list[Line]) -> dict[str, set[int]]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("kind", "seed"), DAMAGES)
-def test_a_repaired_store_is_served_by_rocketmq_as_it_is_here(
+def test_rocketmq_serves_from_a_repaired_store_what_mqlake_serves(
     kind: str, seed: int, version: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     path = tmp_path / "store"
@@ -57,8 +57,8 @@ def test_a_repaired_store_is_served_by_rocketmq_as_it_is_here(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_of_a_cleaned_and_repaired_log_rocketmq_serves_the_first_messages_too(version: str, tmp_path: Path) -> None:
-    """It looks for where a queue begins by the offsets of entries, those of lost messages among them."""
+def test_rocketmq_serves_the_first_messages_of_a_cleaned_and_repaired_log(version: str, tmp_path: Path) -> None:
+    """RocketMQ finds the beginning of a queue by the offsets of its entries, including those of lost messages."""
     path = tmp_path / "store"
     with open_small(path) as store:
         for number in range(650):
@@ -71,6 +71,24 @@ def test_of_a_cleaned_and_repaired_log_rocketmq_serves_the_first_messages_too(ve
             log.write(b"?" * (LOG_FILE // 2))
     assert repair(path).after.holds
     assert compare(path, version, SETTINGS, tmp_path) > 100
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_rocketmq_goes_on_after_the_queue_offsets_of_a_lost_end(version: str, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with open_small(path) as store:
+        receipts = [store.put(message(number, queue_id=0, body=b"%d" % number * 90)) for number in range(300)]
+    file = path / "commitlog" / f"{receipts[-1].physical_offset // LOG_FILE * LOG_FILE:020d}"
+    with file.open("r+b") as log:
+        log.seek(receipts[-1].physical_offset % LOG_FILE + 92)
+        log.write(b"?")
+    assert repair(path).after.holds
+    for number in range(2):
+        (written,) = RocketMQ(version).write(path, SETTINGS, [{"topic": "orders", "queueId": 0}])
+        assert written["queueOffset"] == 300 + number
+    theirs = RocketMQ(version).dump(path, SETTINGS)
+    read = {line["cqOffset"] for line in theirs if line["kind"] == "message" and line["cqTopic"] == "orders"}
+    assert read >= {*range(299), 300, 301}
 
 
 @pytest.mark.long
@@ -90,12 +108,12 @@ def test_stores_with_one_flipped_bit_start_in_rocketmq_once_repaired(
     for seed in seeds:
         folder = tmp_path / str(seed)
         count += compare(flip_and_repair(seed, folder), version, settings, folder)
-    told = {"stores": len(seeds), "messages": count}
-    record_property(f"compared: RocketMQ {version} on stores with one flipped bit, repaired", told)
+    counts = {"stores": len(seeds), "messages": count}
+    record_property(f"compared: RocketMQ {version} on stores with one flipped bit, repaired", counts)
 
 
 def compare(path: Path, version: str, settings: dict[str, str], scratch: Path) -> int:
-    """RocketMQ serves from a copy what is served here; how many messages."""
+    """Check that RocketMQ serves from a copy what is served here. Return the number of messages."""
     with MessageStore.open(path, read_only=True) as store:
         ours = list(store.dump(settings, walk=True, keys=True))
     shutil.copytree(path, scratch / "copy")
@@ -104,7 +122,7 @@ def compare(path: Path, version: str, settings: dict[str, str], scratch: Path) -
     assert messages(theirs) == messages(ours)
     assert log(theirs) == log(ours)
     assert keys(theirs) == keys(ours)
-    # A pull that finds nothing but lost numbers up to the end of a queue file is told to go on behind them.
+    # If only lost messages remain up to the end of a queue file, a pull is told to continue after them.
     places = {(line["cqQueueId"], line["cqOffset"]) for line in ours if line["kind"] == "message"}
     for line in theirs:
         if line["kind"] == "unreadable":

@@ -1,4 +1,4 @@
-"""A store that was made of an archive opens in real RocketMQ, which serves every message and goes on behind them."""
+"""A store made from an archive opens in a real RocketMQ, which serves every message and appends after them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from mqlake import MessageStore, StoreConfig
+from mqlake.inspect.repair import repair
 from mqlake.spark import archive, replay
-from mqlake.store.repair import repair
 from tests.interop.marks import WITH_ROCKETMQ
 from tests.interop.rocketmq import RocketMQ
 from tests.interop.test_repaired_stores import compare
@@ -33,7 +33,7 @@ CONFIG = StoreConfig.from_properties(SETTINGS)
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The archive of a store whose oldest messages retention has deleted."""
+    """Archive a store whose oldest messages retention has deleted."""
     run_jobs_here(monkeypatch)
     monkeypatch.setattr(importlib.import_module("mqlake.spark.jobs.replay"), "run_tasks", run_here)
     with MessageStore.open(tmp_path / "ours", config=CONFIG) as store:
@@ -45,9 +45,9 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "lake"
 
 
-@pytest.mark.parametrize("keeps", [False, True], ids=["counted from 0", "with their numbers"])
+@pytest.mark.parametrize("keeps", [False, True], ids=["counted from 0", "with their queue offsets"])
 @pytest.mark.parametrize("version", ["5.5.1", pytest.param("4.9.8", marks=pytest.mark.long)])
-def test_rocketmq_serves_a_replayed_store_and_goes_on_behind_it(
+def test_rocketmq_serves_a_replayed_store_and_appends_to_it(
     version: str, keeps: bool, lake: Path, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     path = tmp_path / "replayed"
@@ -62,7 +62,7 @@ def test_rocketmq_serves_a_replayed_store_and_goes_on_behind_it(
 
 
 @pytest.mark.parametrize("version", ["5.5.1", pytest.param("4.9.8", marks=pytest.mark.long)])
-def test_rocketmq_serves_a_selection_that_kept_its_numbers_once_it_is_repaired(
+def test_rocketmq_serves_a_selection_that_kept_its_queue_offsets_after_a_repair(
     version: str, lake: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "replayed"

@@ -1,4 +1,4 @@
-"""Stores that mqlake wrote open in real RocketMQ, 4.9 and 5.5, with not one message different; and by turns."""
+"""Stores that mqlake wrote open in a real RocketMQ, 4.9 and 5.5, with identical messages; both write them in turn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = WITH_ROCKETMQ
 
 
 def messages(seed: int, count: int) -> list[Message]:
-    """Bodies, tags, keys, flags, properties, hosts, compression and transactions of many shapes."""
+    """Make messages with many kinds of bodies, tags, keys, flags, properties, hosts, compression and transactions."""
     draw = random.Random(seed)
     made = []
     for number in range(count):
@@ -60,7 +60,7 @@ def our_lines(path: Path, **kinds: bool) -> list[dict[str, Any]]:
 
 
 def comparable(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What both must say: without versions, and look-ups as sets, for 4.9 may name an offset twice."""
+    """Return what both must say: without versions, and look-ups as sets, because 4.9 may name an offset twice."""
     kept = [dict(line) for line in lines if line["kind"] != "tag"]
     for line in kept:
         if line["kind"] == "key":
@@ -71,7 +71,7 @@ def comparable(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def dumped_by(version: str, path: Path, tmp_path: Path) -> list[dict[str, Any]]:
-    """RocketMQ opens a copy: opening recovers, and recovery writes."""
+    """Dump a copy with RocketMQ: opening recovers, and recovery writes."""
     copy = tmp_path / f"copy-{version}"
     shutil.copytree(path, copy)
     return RocketMQ(version).dump(copy, SETTINGS)
@@ -85,7 +85,7 @@ def our_store(tmp_path: Path) -> Path:
             store.put(message)
             if number % 50 == 0:
                 store.put_many([Message("batch", b"%d" % i, keys=f"batch-{number}-{i}") for i in range(20)])
-        for number in range(30):  # two light queues beside the topic's own
+        for number in range(30):  # two light queues in addition to the topic's own
             lights = {"INNER_MULTI_DISPATCH": "%LMQ%one,%LMQ%two"}
             store.put(Message("orders", b"light %d" % number, properties=lights))
     return path
@@ -104,10 +104,10 @@ def test_rocketmq_serves_every_message_that_mqlake_wrote(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_rocketmq_and_mqlake_write_the_same_store_by_turns(
+def test_rocketmq_and_mqlake_write_the_same_store_in_turn(
     version: str, our_store: Path, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """Each goes on where the other stopped: numbers, queues and keys run through."""
+    """Each continues where the other stopped: queue offsets, queues and keys have no break."""
     rocketmq = RocketMQ(version)
     rocketmq.write(our_store, SETTINGS, plain_lines(2, 60))
     with MessageStore.open(our_store, config=StoreConfig.from_properties(SETTINGS)) as store:
@@ -118,7 +118,7 @@ def test_rocketmq_and_mqlake_write_the_same_store_by_turns(
     ours = comparable(our_lines(our_store))
     assert comparable(dumped_by(version, our_store, tmp_path)) == ours
     assert sum(line["kind"] == "message" and line["cqTopic"] == "orders" for line in ours) > 120
-    record_property(f"compared: RocketMQ {version} and mqlake by turns on one store", counts_of(ours))
+    record_property(f"compared: RocketMQ {version} and mqlake in turn on one store", counts_of(ours))
 
 
 def counts_of(lines: list[dict[str, Any]]) -> dict[str, int]:

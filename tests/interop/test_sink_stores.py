@@ -1,4 +1,4 @@
-"""Real RocketMQ serves every message of a store that batches were written into, and goes on behind them."""
+"""A real RocketMQ serves every message of a store that batches were appended to, and appends after them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from mqlake import MessageStore, StoreConfig
 from mqlake.files.layout import Layout
-from mqlake.store.batches import Fence, commit_parts
-from mqlake.store.pack import Packer
-from mqlake.store.staging import Staging
+from mqlake.ingest.batches import Fence, commit_parts
+from mqlake.ingest.pack import Packer
+from mqlake.ingest.staging import Staging
 from tests.interop.marks import WITH_ROCKETMQ
 from tests.interop.rocketmq import RocketMQ
 from tests.interop.test_shared_stores import (
@@ -30,7 +30,7 @@ CONFIG = StoreConfig.from_properties(SETTINGS)
 
 
 def rows(seed: int, count: int) -> pa.RecordBatch:
-    """Messages of many shapes, as columns."""
+    """Return messages of many kinds, as columns."""
     made = messages(seed, count)
     return pa.record_batch(
         {
@@ -61,7 +61,7 @@ def write_batch(path: Path, number: int) -> None:
 
 
 @pytest.mark.parametrize("version", ["5.5.1", pytest.param("4.9.8", marks=pytest.mark.long)])
-def test_rocketmq_serves_what_a_sink_wrote_and_goes_on_behind_it(
+def test_rocketmq_serves_what_a_sink_wrote_and_appends_to_it(
     version: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     path = tmp_path / "ours"
@@ -72,7 +72,7 @@ def test_rocketmq_serves_what_a_sink_wrote_and_goes_on_behind_it(
     ours = comparable(our_lines(path))
     assert comparable(dumped_by(version, path, tmp_path)) == ours
     counts = counts_of(ours)
-    assert counts["records"] == 2 * 300 + 60 + 4, "and the markers of two batches"
-    record_property(f"compared: RocketMQ {version} on a store that batches were written into", counts)
+    assert counts["records"] == 2 * 300 + 60 + 4, "including the markers of two batches"
+    record_property(f"compared: RocketMQ {version} on a store that batches were appended to", counts)
     with MessageStore.open(path, config=CONFIG) as store:
         assert [queue.end_offset for queue in store.queues("MQLAKE_SINK")] == [4]

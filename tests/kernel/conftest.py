@@ -1,4 +1,4 @@
-"""Examples take as long as they take: a machine that stands still for a moment is no finding."""
+"""No deadlines: a machine that pauses for a moment must not fail an example."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Feeds the compiled kernel mutated bytes that end where the process' memory does; run it as a module.
+"""Feed the compiled kernel mutated bytes that end at the end of accessible memory. Run it as a module.
 
     python -m tests.kernel.fuzz --seed 7 --seconds 60 [--only ROUND]
 
-Every buffer lies against a page that may not be touched, its last byte before the page or its first behind it, so that
-one byte read out of bounds kills the process. Memory is limited, each round has a few seconds, and now and then a round
-is compared with the reference. A round depends on the seed and its number alone: `--only` runs it again.
+Every buffer touches an inaccessible page, with its last byte before the page or its first byte after it, so that one
+byte read out of bounds kills the process. Memory is limited, each round has a few seconds, and every tenth round is
+compared with the reference. A round depends only on the seed and its number: `--only` repeats it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class File(NamedTuple):
 
 
 class GuardedMemory:
-    """Memory between two pages that may not be touched."""
+    """Memory between two inaccessible pages."""
 
     def __init__(self) -> None:
         self._pages = mmap.mmap(-1, ROOM + 2 * PAGE)
@@ -81,14 +81,14 @@ class GuardedMemory:
         self._room = memoryview(self._pages)[PAGE : PAGE + ROOM]
 
     def hold(self, data: bytes | bytearray, *, at_end: bool = True) -> memoryview:
-        """A copy of `data` against a guard page."""
+        """Return a copy of `data` that touches a guard page."""
         view = self._room[ROOM - len(data) :] if at_end else self._room[: len(data)]
         view[:] = data
         return view
 
 
 class Fuzzer:
-    """One process' run: where its buffers lie, and which rounds it did."""
+    """The buffers of one run, and its rounds."""
 
     def __init__(self) -> None:
         self.log = GuardedMemory()
@@ -134,10 +134,12 @@ class Fuzzer:
             rng.choice([0, 0, 1, len(entries) // 20, -1, 1 << 40]),
             rng.choice([len(view), len(view) // 2, 1 << 40]),
         )
-        arguments = view, log_start, readable, held, first, rng.choice([0, 500, 1 << 40])
         topic, queue_id, number, _ = rng.choice(runs) if runs else ("t", 0, 0, b"")
-        queue = topic.encode("utf-8", "replace"), queue_id, number
-        both(False, "read_records", *arguments, compiled.StoredRecord, *queue)
+        file = File(log_start, view)
+        span = first, rng.choice([len(entries) // 20, len(entries) // 40, 1 << 40]), number
+        bounds = rng.choice([0, log_start, 1 << 40]), log_start + readable, lambda _: file
+        queue = topic.encode("utf-8", "replace"), queue_id
+        both(False, "read_records", held, *span, *queue, *bounds, rng.choice([0, 500, 1 << 40]), compiled.StoredRecord)
         both(compare, "count_valid_entries", held, rng.choice([log_start + len(view), 0, (1 << 63) - 1]))
 
     def index(self, rng: random.Random, compare: bool) -> None:
@@ -185,9 +187,11 @@ class Fuzzer:
         both(compare, "java_hash", bytes(data).decode("utf-8", rng.choice(["replace", "surrogateescape"])))
 
     def append(self, rng: random.Random) -> None:
-        """Appends into a file that ends with the memory: the record that does not fit must not be written."""
+        """Append into a file that ends with the memory: a record that does not fit must not be written."""
         target = self.log.hold(bytes(rng.randrange(0, 700)))
-        appender = compiled.Appender(0, bytes(8), 300, rng.random() < 0.5, 10**18, self.other.hold(bytes(8)))
+        appender = compiled.Appender(
+            compiled.Ends(0, 0, 1, False, self.other.hold(bytes(24))), bytes(8), 300, rng.random() < 0.5, 10**18
+        )
         for topic in ("t", "%RETRY%" + "g" * 150):
             appender.states[topic] = compiled.TopicState(topic, 1)
             appender.states[topic].next_offsets[0] = 0
@@ -216,7 +220,7 @@ def random_message(rng: random.Random) -> Any:
 
 
 def both(compare: bool, function: str, *arguments: Any) -> None:
-    """Call the compiled function; a refusal (ValueError) is fine, and the reference must agree."""
+    """Call the compiled function. A ValueError is fine, but the reference must raise the same."""
     found = outcome(getattr(compiled, function), *arguments)
     if compare:
         expected = outcome(getattr(reference, function), *arguments)
@@ -231,7 +235,7 @@ def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def span(rng: random.Random, size: int) -> tuple[int, int]:
-    """A part of a buffer, mostly all of it; sometimes one that is outside."""
+    """Return a part of a buffer: mostly all of it, sometimes one that is out of bounds."""
     if rng.random() < 0.7:
         return 0, size
     return rng.randint(-1, size + 1), rng.randint(-1, size + 1)
@@ -294,9 +298,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--only", type=int)
-    parser.add_argument("--overrun", action="store_true", help="read one byte too far, to see that it is noticed")
-    parser.add_argument("--devour", action="store_true", help="take too much memory, to see that it is noticed")
-    parser.add_argument("--hang", action="store_true", help="never end, to see that it is noticed")
+    parser.add_argument("--overrun", action="store_true", help="read one byte too far, to test that it is detected")
+    parser.add_argument("--devour", action="store_true", help="use too much memory, to test that it is detected")
+    parser.add_argument("--hang", action="store_true", help="never end, to test that it is detected")
     options = parser.parse_args()
     faulthandler.enable()
     fuzzer = Fuzzer()
@@ -305,7 +309,7 @@ def main() -> None:
     numbers = iter(range(1 << 60)) if options.only is None else iter([options.only])
     deadline = time.monotonic() + options.seconds
     for number in numbers:
-        os.pwrite(1, b"%20d" % number, 0)  # where it was, should it die here
+        os.pwrite(1, b"%20d" % number, 0)  # the round, in case the process dies in it
         signal.alarm(1 if options.hang else ROUND_SECONDS)
         fuzzer.round(options.seed, number)
         if options.overrun:

@@ -1,4 +1,4 @@
-"""Records from raw parts, well formed or not: what an encoder would refuse must still be read."""
+"""Records from raw parts, valid or not: readers must handle even what an encoder would refuse."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mqlake.kernel.reference.record import BORN_IPV6, HEAD, MAGIC_BLANK, MAGIC_V
 
 
 class Parts(NamedTuple):
-    """What a record is made of, as bytes and numbers."""
+    """The parts of a record, as bytes and numbers."""
 
     topic: bytes
     body: bytes
@@ -50,7 +50,7 @@ class Parts(NamedTuple):
 
 
 def stretch_of(parts: list[Parts], log_start: int) -> bytes:
-    """The records of a log from `log_start` on."""
+    """Return the records of a log that starts at `log_start`."""
     log = b""
     for part in parts:
         log += part.record(log_start + len(log))
@@ -58,7 +58,7 @@ def stretch_of(parts: list[Parts], log_start: int) -> bytes:
 
 
 def blank_marker(size: int) -> bytes:
-    """An end-of-file marker that covers `size` bytes."""
+    """Return an end-of-file marker that covers `size` bytes."""
     return struct.pack(">iI", size, MAGIC_BLANK) + bytes(size - 8)
 
 
@@ -106,7 +106,7 @@ PARTS = st.builds(
 
 @st.composite
 def damaged(draw: Any, log: bytes) -> bytes:
-    """A stretch with a few of: a flipped bit, a field that lies, a piece cut out, a tail that is missing."""
+    """Damage a log in one to three places: flip a bit, change a field, cut a piece out, or truncate it."""
     data = bytearray(log)
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, max(len(data) - 1, 0)))

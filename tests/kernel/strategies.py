@@ -1,7 +1,7 @@
-"""Messages and logs for property tests: what a store may be given, and what it may find on a disk.
+"""Messages and logs for property tests: what a store may be given, and what it may find on disk.
 
-Raw records, well formed or not, are made by `records.py`; here are the messages, the logs as a store would write them,
-and bytes that only look like a log.
+`records.py` makes raw records, valid or not. This module makes messages, logs as a store would write them, and bytes
+that only look like a log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mqlake.kernel import reference
 from tests.kernel.records import INT32, INT64, PARTS, PROPERTIES, RAW_TEXT, Parts, blank_marker, damaged, stretch_of
 
 Fields = dict[str, Any]
-"""The arguments of a Message: each twin makes its own from them."""
+"""The arguments of a Message: each kernel makes its own from them."""
 
 STORE_HOST = bytes([10, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 STORE_HOST_V6 = bytes.fromhex("20010db8000000000000000000000002") + bytes([0, 0, 0x2A, 0x9F])
@@ -23,7 +23,7 @@ DELAYS_MS = (1_000, 5_000, 10_000)
 
 TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=12)
 ANY_TEXT = st.text(max_size=12)
-"""With lone surrogates, separators, nothing at all."""
+"""Including lone surrogates, separators and empty text."""
 TOPICS = st.one_of(
     st.sampled_from(["orders", "payments", "SCHEDULE_TOPIC_XXXX", "rmq_sys_clock", "%LMQ%one", "%RETRY%group"]),
     st.integers(110, 248).map(lambda size: "%RETRY%" + "g" * size),
@@ -81,11 +81,11 @@ REFUSED_FIELDS: st.SearchStrategy[Fields] = st.fixed_dictionaries(
         "queue_id": st.sampled_from([None, 0, -1, 1 << 31, 1.5, "0"]),
     },
 )
-"""Messages of which many cannot be stored."""
+"""Messages, many of which cannot be stored."""
 
 
 def make(twin: Any, fields: Fields) -> Any:
-    """The message of one twin."""
+    """Return the message of one kernel."""
     return twin.Message(
         fields["topic"], fields["body"], **{k: v for k, v in fields.items() if k not in ("topic", "body")}
     )
@@ -93,7 +93,7 @@ def make(twin: Any, fields: Fields) -> Any:
 
 @st.composite
 def logs(draw: Any) -> tuple[bytes, int]:
-    """A log as a store writes it, and the offset of its first byte: queues count on, and jump now and then."""
+    """Draw a log as a store writes it, and its first offset. Queue offsets rise by one, with occasional jumps."""
     log_start = draw(st.sampled_from([0, 4096, 1 << 40]))
     log = b""
     queue_offset = draw(st.integers(0, 1 << 40))
@@ -110,19 +110,19 @@ def logs(draw: Any) -> tuple[bytes, int]:
 
 
 RAW_LOGS = st.lists(PARTS, max_size=6).map(lambda parts: (stretch_of(parts, 4096), 4096))
-"""Logs with names and values that are no UTF-8, negative queue ids, properties that are no pairs."""
+"""Logs with names and values that are not UTF-8, negative queue ids, and properties that are not pairs."""
 
 
 @st.composite
 def any_logs(draw: Any) -> tuple[bytes, int]:
-    """A log, sound, damaged, or none at all."""
+    """Draw a log that is sound, damaged, or no log at all."""
     log, log_start = draw(logs() | RAW_LOGS)
     kind = draw(st.sampled_from(["sound", "damaged", "random", "header"]))
     if kind == "damaged":
         log = draw(damaged(log))
     elif kind == "random":
         log = draw(st.binary(max_size=300))
-    elif kind == "header":  # the beginning of a record, and then anything
+    elif kind == "header":  # the start of a record, then arbitrary bytes
         magic = draw(st.sampled_from([0xDAA320A7, 0xDAA320AB, 0xCBD43194, 0]))
         log += struct.pack(">iI", draw(INT32 | st.integers(0, 400)), magic) + draw(st.binary(max_size=200))
     return log, log_start

@@ -1,4 +1,4 @@
-"""Both appenders, driven by the same calls, write the same log and give the same receipts; only the clock differs."""
+"""Both appenders, given the same calls, write the same log and return the same receipts, except for the time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqlake.kernel.reference.record import parse
+from mqlake.kernel.types import COMMITTED
 from tests.kernel.strategies import MESSAGE_FIELDS, REFUSED_FIELDS, STORE_HOST, STORE_HOST_V6, Fields, make
 from tests.kernel.twins import compiled, outcome, reference
 
@@ -31,12 +32,13 @@ CALLS = st.one_of(
 
 
 class Driver:
-    """One appender with the files it wrote, and what its calls came to."""
+    """One appender, the files it wrote, and the outcome of its calls."""
 
     def __init__(self, twin: Any, host: bytes, append_crc: bool) -> None:
         self.twin = twin
-        self.word = bytearray(8)
-        self.appender = twin.Appender(77, host, MAX_BODY, append_crc, 10**18, memoryview(self.word).cast("q"))
+        self.word = bytearray(24)
+        self.ends = twin.Ends(77, 0, COMMITTED, False, memoryview(self.word).cast("q"))
+        self.appender = twin.Appender(self.ends, host, MAX_BODY, append_crc, 10**18)
         self.append_crc = append_crc
         self.files: list[tuple[int, bytearray]] = []
         for topic in ("orders", "payments", "%RETRY%" + "g" * 140):
@@ -46,9 +48,9 @@ class Driver:
     def call(self, name: str, *arguments: Any) -> Any:
         return outcome(lambda: getattr(self, name)(*arguments))
 
-    def append(self, fields: Fields, as_it_is: bool, numbered_lights: bool, while_closed: bool) -> Any:
+    def append(self, fields: Fields, as_is: bool, numbered_lights: bool, while_closed: bool) -> Any:
         message = make(self.twin, fields)
-        return shown(self.appender.append(message, 1, as_it_is, numbered_lights, while_closed))
+        return shown(self.appender.append(message, 1, as_is, numbered_lights, while_closed))
 
     def set_aside(self, delayed: bool) -> None:
         self.appender.sets_delayed_aside = delayed
@@ -77,12 +79,12 @@ class Driver:
             self.appender.states[topic].next_offsets[queue_id] = next_offset
 
     def state(self) -> Any:
-        """Everything that can be seen of it, with store times (and the record CRCs over them) blotted out."""
+        """Return everything visible, without store times and the record CRCs that cover them."""
         appender = self.appender
         topics = [
             (s.name, s.queue_count, s.turn, s.next_offsets, s.put_count, s.put_bytes) for s in appender.states.values()
         ]
-        ends = appender.end, appender.file_start, appender.position, struct.unpack("q", self.word)
+        ends = self.ends.appended, appender.file_start, appender.position, struct.unpack("qqq", self.word)
         return ends, topics, [self.without_clock(content, position) for position, content in self.files]
 
     def without_clock(self, content: bytearray, position: int) -> bytes:
@@ -131,7 +133,7 @@ def test_any_sequence_of_calls_gives_the_same_log_and_the_same_receipts(
 
 
 def test_a_record_that_leaves_exactly_eight_bytes_fits_and_one_byte_more_does_not() -> None:
-    """Eight bytes are kept for the end-of-file marker, in both twins."""
+    """Both kernels reserve eight bytes for the end-of-file marker."""
     for twin in (reference, compiled()):
         for spare, fits in ((8, True), (7, False)):
             driver = Driver(twin, STORE_HOST, False)
@@ -140,7 +142,7 @@ def test_a_record_that_leaves_exactly_eight_bytes_fits_and_one_byte_more_does_no
             assert (driver.append(fields, False, False, False) is not None) == fits
 
 
-def test_store_times_never_run_backwards_along_the_log() -> None:
+def test_store_times_never_fall_along_the_log() -> None:
     for twin in (reference, compiled()):
         driver = Driver(twin, STORE_HOST, False)
         driver.open(3000, 0)
@@ -149,20 +151,20 @@ def test_store_times_never_run_backwards_along_the_log() -> None:
         assert times == sorted(times)
 
 
-def test_a_slow_append_is_told_and_its_receipt_is_good() -> None:
+def test_a_slow_append_is_reported_and_its_receipt_is_valid() -> None:
     for twin in (reference, compiled()):
-        told: list[tuple[int, int]] = []
-        appender = twin.Appender(0, STORE_HOST, MAX_BODY, False, -1, None)
-        appender.on_slow = lambda size, took_ms, told=told: told.append((size, took_ms))
+        reported: list[tuple[int, int]] = []
+        appender = twin.Appender(twin.Ends(0, 0, COMMITTED), STORE_HOST, MAX_BODY, False, -1)
+        appender.on_slow = lambda size, took_ms, reported=reported: reported.append((size, took_ms))
         appender.states["orders"] = twin.TopicState("orders", 1)
         appender.states["orders"].next_offsets[0] = 0
         appender.open(bytearray(1000), 0, 0)
         receipt = appender.append(twin.Message("orders", b"late"), 1)
-        assert [size for size, _ in told] == [receipt.size]
+        assert [size for size, _ in reported] == [receipt.size]
 
 
-def test_a_message_that_changes_while_it_is_put_cannot_overrun_its_place() -> None:
-    """Its producer's host is looked up by code of Python's, which may let another thread change the message."""
+def test_a_message_that_changes_during_its_put_cannot_overrun_its_record() -> None:
+    """Packing the born host runs Python code, during which another thread may change the message."""
 
     class Host(str):
         def __hash__(self) -> int:
@@ -171,7 +173,7 @@ def test_a_message_that_changes_while_it_is_put_cannot_overrun_its_place() -> No
 
     for twin in (reference, compiled()):
         target = bytearray(4000)
-        appender = twin.Appender(0, STORE_HOST, 100, False, 10**18, None)
+        appender = twin.Appender(twin.Ends(0, 0, COMMITTED), STORE_HOST, 100, False, 10**18)
         appender.states["orders"] = twin.TopicState("orders", 1)
         appender.states["orders"].next_offsets[0] = 0
         appender.open(target, 0, 0)
@@ -184,8 +186,8 @@ def test_a_message_that_changes_while_it_is_put_cannot_overrun_its_place() -> No
             assert not any(target[at + size :])
 
 
-def test_a_put_from_a_finalizer_takes_a_place_of_its_own() -> None:
-    """The collector may run in the middle of a put, and what it finalizes may put, or let another thread put."""
+def test_a_put_from_a_finalizer_gets_its_own_offset() -> None:
+    """The garbage collector may run in the middle of a put, and a finalizer may put, or let another thread put."""
 
     class Garbage:
         def __init__(self) -> None:
@@ -198,7 +200,7 @@ def test_a_put_from_a_finalizer_takes_a_place_of_its_own() -> None:
     for twin in (reference, compiled()):
         target = bytearray(200_000)
         receipts: list[Any] = []
-        appender = twin.Appender(0, STORE_HOST, 100, False, 10**18, None)
+        appender = twin.Appender(twin.Ends(0, 0, COMMITTED), STORE_HOST, 100, False, 10**18)
         appender.states["orders"] = twin.TopicState("orders", 1)
         appender.states["orders"].next_offsets[0] = 0
         appender.open(target, 0, 0)

@@ -1,4 +1,4 @@
-"""Columns and find_record: the compiled kernel and its plain twin say the same, on good bytes and on bad."""
+"""Columns and find_record: the compiled kernel agrees with the reference, on valid and on damaged bytes."""
 
 from __future__ import annotations
 
@@ -125,9 +125,9 @@ def test_compiled_search_for_a_record_agrees_with_the_reference(
 
 @pytest.mark.parametrize("kernel", [compiled, reference])
 class TestColumns:
-    """What both of the twins promise."""
+    """What both kernels promise."""
 
-    def test_one_row_a_record_with_the_fields_of_its_header(self, kernel: Any) -> None:
+    def test_each_record_is_a_row_with_the_fields_of_its_header(self, kernel: Any) -> None:
         parts = [
             Parts(b"t", b"x" * n, b"", queue_id=n, flag=-n, reconsume_times=3, prepared_offset=1 << 40)
             for n in range(3)
@@ -144,14 +144,14 @@ class TestColumns:
         assert numbers("q", buffers["store_timestamp"]) == [1_700_000_000_001] * 3
         assert texts(buffers, "body") == [b"", b"x", b"xx"]
 
-    def test_texts_that_repeat_are_stored_once(self, kernel: Any) -> None:
+    def test_repeated_texts_are_stored_once(self, kernel: Any) -> None:
         log = stretch_of([Parts(topic, b"", b"") for topic in (b"a", b"b", b"a", b"a")], 0)
         _, _, _, buffers = scan(kernel, log)
         assert texts(buffers, "topic") == [b"a", b"b"]
         assert numbers("i", buffers["topic"]) == [0, 1, 0, 0]
         assert texts(buffers, "store_host") == [b"127.0.0.1:10911"]
 
-    def test_of_a_name_given_twice_the_last_value_counts_in_the_place_of_the_first(self, kernel: Any) -> None:
+    def test_the_last_value_of_a_repeated_name_counts_at_the_position_of_the_first(self, kernel: Any) -> None:
         many = b"".join(b"%d\x01x\x02" % i for i in range(100))
         for more in (b"", many):
             log = stretch_of([Parts(b"t", b"", b"a\x01old\x02b\x011\x02" + more + b"a\x01new\x02")], 0)
@@ -168,7 +168,7 @@ class TestColumns:
         assert texts(buffers, "topic") == texts(buffers, "tags") == [wanted]
         assert texts(buffers, "keys.item") == [b"a", wanted]
 
-    def test_names_that_only_differ_where_they_are_malformed_become_one(self, kernel: Any) -> None:
+    def test_names_that_differ_only_in_malformed_bytes_become_one(self, kernel: Any) -> None:
         log = stretch_of([Parts(topic, b"", b"\xff\x011\x02\xfe\x012\x02") for topic in (b"\xff", b"\xfe")], 0)
         _, _, _, buffers = scan(kernel, log)
         assert texts(buffers, "topic") == ["\ufffd".encode()]
@@ -189,7 +189,7 @@ class TestColumns:
         assert scan(kernel, log, max_bytes=1)[:3] == (size, REACHED_END, 1)
         assert scan(kernel, log, max_rows=4)[:3] == (4 * size, REACHED_END, 4)
 
-    def test_other_topics_are_passed_over_and_their_bodies_not_checked(self, kernel: Any) -> None:
+    def test_other_topics_are_skipped_and_their_bodies_not_checked(self, kernel: Any) -> None:
         log = bytearray(stretch_of([Parts(b"other", b"body", b""), Parts(b"wanted", b"body", b"")], 0))
         log[88] ^= 1
         position, status, rows, buffers = scan(kernel, log, topics=["wanted"])
@@ -197,21 +197,21 @@ class TestColumns:
         assert texts(buffers, "body") == [b"body"]
         assert scan(kernel, log, topics=["other"])[:3] == (0, BAD_CRC, 0)
 
-    def test_a_scan_stops_at_a_marker_and_at_damage_with_the_rows_before(self, kernel: Any) -> None:
+    def test_a_scan_stops_at_a_marker_and_at_damage_and_returns_the_rows_before(self, kernel: Any) -> None:
         good = stretch_of([Parts(b"t", b"body", b"")] * 2, 0)
         assert scan(kernel, good + blank_marker(50))[:3] == (len(good), BLANK, 2)
         assert scan(kernel, good + bytes(50))[:3] == (len(good), NOTHING, 2)
         assert scan(kernel, good + b"\xff" * 50)[:3] == (len(good), BAD_MAGIC, 2)
 
-    def test_the_next_record_is_found_behind_garbage_that_looks_like_one(self, kernel: Any) -> None:
-        elsewhere = Parts(b"t", b"quoted", b"").record(77)  # names another place than its own
+    def test_the_next_record_is_found_after_bytes_that_look_like_one(self, kernel: Any) -> None:
+        elsewhere = Parts(b"t", b"quoted", b"").record(77)  # holds another physical offset than its own
         log = b"\xda\xa3\x20" * 9 + elsewhere
         log += Parts(b"t", b"real", b"").record(len(log))
         found = kernel.find_record(log, 0, len(log), 0)
         assert log[found:] == Parts(b"t", b"real", b"").record(found)
         assert kernel.find_record(log, found + 1, len(log), 0) == len(log)
 
-    def test_limits_and_ranges_that_make_no_sense_are_refused(self, kernel: Any) -> None:
+    def test_invalid_limits_and_ranges_are_refused(self, kernel: Any) -> None:
         wrong = {"max_bytes": 0, "max_rows": 0, "columns": ALL + 1, "position": 9}
         for name, value in [*wrong.items(), ("max_bytes", (1 << 30) + 1), ("position", -1)]:
             with pytest.raises(ValueError, match=r"max_bytes|columns|inside"):
@@ -219,7 +219,7 @@ class TestColumns:
 
 
 def test_many_topics_that_differ_in_their_last_letters_cost_little_more_than_one() -> None:
-    """A hash that leaves the last bytes of a word out of its low bits puts all of them in a few slots."""
+    """A hash that keeps the last bytes of a word out of its low bits would put all of them into a few slots."""
 
     def quickest(topics: list[bytes]) -> float:
         log = stretch_of([Parts(topics[number % len(topics)], b"", b"") for number in range(4000)], 0)

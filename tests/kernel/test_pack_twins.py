@@ -1,4 +1,4 @@
-"""Packed records: both kernels pack the same, and what they pack becomes what a put would have written."""
+"""Packed records: both kernels pack the same, and appended they are what a put would have written."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mqlake.kernel.hosts import pack_host
+from mqlake.kernel.types import COMMITTED
 from tests.kernel.strategies import INT32, INT64, STORE_HOST, STORE_HOST_V6, TEXT, any_logs
 from tests.kernel.twins import compiled, outcome, reference, require_agreement
 
@@ -86,7 +87,7 @@ def lists(columns: dict[str, Any], name: str, values: Sequence[Any]) -> None:
 
 
 def columns_of(rows: Rows, without: set[str], *, joined_keys: bool = False) -> dict[str, Any]:
-    """Rows as the kernel takes them."""
+    """Return rows as the kernel reads them."""
     columns: dict[str, Any] = {}
     for name in ("topic", "body", "tags"):
         texts(columns, name, [row[name] for row in rows])
@@ -134,12 +135,13 @@ def packed_of(rows: Rows, append_crc: bool) -> bytes:
 
 
 class Log:
-    """One kernel's appender over a small file, and all that can be seen of it."""
+    """An appender of one kernel over a small file, and everything visible of it."""
 
     def __init__(self, twin: Any) -> None:
         self.file = bytearray(3000)
-        self.word = bytearray(8)
-        self.appender = twin.Appender(77, STORE_HOST, 66, False, 10**18, memoryview(self.word).cast("q"))
+        self.word = bytearray(24)
+        self.ends = twin.Ends(77, 0, COMMITTED, False, memoryview(self.word).cast("q"))
+        self.appender = twin.Appender(self.ends, STORE_HOST, 66, False, 10**18)
         self.appender.open(self.file, 4096, 100)
         self.states = {}
         for topic in ("orders", "payments", "%RETRY%" + "g" * 140):
@@ -150,9 +152,9 @@ class Log:
         self.appender.close()
         position, reached = 0, [0]
         while position < len(packed):
-            _, lane_of, names = twin.survey_packed(packed, position, max_bytes)
-            lanes = [(self.states[topic], queue_id) for topic, queue_id in names]
-            position = self.appender.append_packed(packed, position, lane_of, lanes, timestamp, keep)
+            _, destination_of, names = twin.survey_packed(packed, position, max_bytes)
+            destinations = [(self.states[topic], queue_id) for topic, queue_id in names]
+            position = self.appender.append_packed(packed, position, destination_of, destinations, timestamp, keep)
             if position == reached[-1]:
                 break
             reached.append(position)
@@ -163,7 +165,14 @@ class Log:
             (state.turn, dict(state.next_offsets), state.put_count, state.put_bytes) for state in self.states.values()
         ]
         appender = self.appender
-        return bytes(self.file), bytes(self.word), appender.position, appender.end, appender.last_timestamp, states
+        return (
+            bytes(self.file),
+            bytes(self.word),
+            appender.position,
+            self.ends.appended,
+            appender.last_timestamp,
+            states,
+        )
 
 
 @given(
@@ -186,7 +195,7 @@ def test_compiled_bulk_append_agrees_with_the_reference(
     rows=st.lists(GOOD_ROWS, min_size=1, max_size=6), append_crc=st.booleans(), flip=st.integers(0, 5000) | st.none()
 )
 def test_the_log_is_recognised_by_what_was_packed(rows: Rows, append_crc: bool, flip: int | None) -> None:
-    """All that was appended matches; with a byte of the packed records changed, less does."""
+    """Everything appended matches; if a byte of the packed records changes, less matches."""
     packed, now = packed_of(rows, append_crc), 1 << 46
     log = Log(reference)
     end = 100 + log.append(reference, packed, 1 << 20, now, 0)[-1]
@@ -202,13 +211,15 @@ def test_the_log_is_recognised_by_what_was_packed(rows: Rows, append_crc: bool, 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(log=any_logs(), packed=any_logs(), at=st.integers(-1, 100), position=st.integers(-1, 100))
-def test_twins_agree_on_any_bytes(log: tuple[bytes, int], packed: tuple[bytes, int], at: int, position: int) -> None:
+def test_both_kernels_agree_on_any_bytes(
+    log: tuple[bytes, int], packed: tuple[bytes, int], at: int, position: int
+) -> None:
     require_agreement("survey_packed", packed[0], at, 200)
     require_agreement("match_packed", log[0], position, len(log[0]), log[1], 1_700_000_000_000, packed[0], at)
 
 
 def test_columns_that_contradict_themselves_are_refused() -> None:
-    """Lengths found in a buffer never lead outside of it."""
+    """Lengths from a buffer never lead outside of it."""
     row = {
         "topic": b"t", "body": b"body", "tags": b"", "keys": [b"k"], "properties": {b"a": b"b"}, "queue_id": 0,
         "flag": 0, "sys_flag": 0, "body_crc": 0, "reconsume_times": 0, "queue_offset": 0, "born_timestamp": 1,

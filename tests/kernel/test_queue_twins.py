@@ -1,4 +1,4 @@
-"""Look-ups over queue entries: the compiled kernel answers as its plain twin does, on whole and on damaged records."""
+"""Look-ups over queue entries: the compiled kernel agrees with the reference, on whole and on damaged records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class File(NamedTuple):
 
 
 def log_of(seed: int) -> tuple[list[File], bytes, list[int]]:
-    """Two files of records with rising times, the entries of one queue over them, and the records' offsets."""
+    """Return two files of records with rising times, the entries of one queue, and the records' offsets."""
     draw = random.Random(seed)
     files: list[File] = []
     entries: list[bytes] = []
@@ -90,7 +90,7 @@ def test_compiled_look_ups_by_key_agree_with_the_reference(seed: int) -> None:
     some = False
     slots, entries = 7, 7 * len(offsets)
     indexes = []
-    for part in (offsets[: len(offsets) // 2], offsets[len(offsets) // 3 :]):  # what both hold was entered twice
+    for part in (offsets[: len(offsets) // 2], offsets[len(offsets) // 3 :]):  # the overlap is entered twice
         index = bytearray(40 + 4 * slots + 20 * entries)
         keys = b"".join(
             KEY.pack(abs(reference.java_hash(text)), offset, 1000 + offset // 100)
@@ -145,15 +145,52 @@ def test_compiled_reads_of_selected_entries_agree_with_the_reference(seed: int) 
             first = draw.randrange(2)
             answers: list[Any] = []
             for twin in (compiled(), reference):
-                arguments = file.pages, 0, 8192, entries, first, max_bytes, twin.StoredRecord, b"orders", 0, 0, numbers
+                place = first, max(first, len(numbers)), 0, b"orders", 0
+                bounds = 0, 8192, lambda _: file
                 try:
-                    found, after, why = twin.read_records(*arguments)
+                    found, after, why = twin.read_records(
+                        entries, *place, *bounds, max_bytes, twin.StoredRecord, numbers
+                    )
                     answers.append(([one.record for one in found], after, why))
                 except ValueError as error:
                     answers.append(str(error))
             assert answers[0] == answers[1]
             if numbers == own and max_bytes == 1 << 20:
                 assert answers[0][1:] == (len(own), 0) and len(answers[0][0]) == len(own) - first
+
+
+@pytest.mark.parametrize("body_size", [0, 700, 70_000])
+def test_records_read_together_are_each_by_themselves(body_size: int) -> None:
+    """Over two files of the log; one's bytes, taken out of what a batch shares, change nothing for the others."""
+    sizes = [len(encoded(0, 0, body_size))] * 150
+    middle = sum(sizes[:77])
+    records = [encoded(number, number * sizes[0], body_size) for number in range(150)]
+    files = File(0, b"".join(records[:77])), File(middle, b"".join(records[77:]))
+    entries = b"".join(reference.queue.ENTRY.pack(at * sizes[0], sizes[0], 0) for at in range(150))
+    for twin in (compiled(), reference):
+        bounds = 0, 150 * sizes[0], lambda offset: files[offset >= middle]
+        found, after, why = twin.read_records(entries, 0, 150, 0, b"orders", 0, *bounds, 1 << 40, twin.StoredRecord)
+        assert (len(found), after, why) == (150, 150, 0)
+        assert found[3].record == records[3]
+        kept = found[4], found[149]
+        del found
+        for one, number in zip(kept, (4, 149), strict=True):
+            assert (one.queue_offset, one.topic, one.keys, one.size) == (number, "orders", [f"k{number}"], sizes[0])
+            assert one.raw_body == bytes([number]) * body_size
+            assert one.record == records[number] and one == twin.StoredRecord(records[number])
+
+
+def encoded(number: int, offset: int, body_size: int) -> bytes:
+    padding = {"pad": "x" * (4 - len(str(number)))}  # all of one size
+    message = reference.Message("orders", bytes([number]) * body_size, keys=f"k{number}", properties=padding)
+    return reference.encode_record(message, 0, number, offset, 5, bytes(8), False)
+
+
+def test_an_object_made_without_a_record_has_none() -> None:
+    empty = compiled().StoredRecord.__new__(compiled().StoredRecord)
+    assert (empty.record, empty.topic, empty.properties, empty.raw_body, empty.size) == (b"", "", {}, b"", 0)
+    assert (empty.queue_offset, empty.store_timestamp, empty.prepared_offset, empty.body_crc) == (0, 0, 0, 0)
+    assert (empty.born_address, empty.store_address) == (bytes(8), bytes(8))
 
 
 def twin_topic(pages: bytes, at: int) -> bytes:

@@ -1,4 +1,4 @@
-"""RocketMQ's bytes, from examples computed by hand and compared with the original's own encoder (docs/format.md)."""
+"""RocketMQ's bytes: examples computed by hand and compared with the original's encoder (docs/format.md)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ twins = pytest.mark.parametrize("twin", both(), ids=lambda twin: twin.__name__.r
 
 
 def record(twin: Any, topic: str, body: bytes, places: tuple[int, int, int], **more: Any) -> bytes:
-    """A record with the hosts and times that the examples share."""
+    """Return a record with the hosts and times that the examples share."""
     store_host = pack_host(more.pop("store_host", STORE_HOST))
     append_crc = more.pop("append_crc", False)
     fields = {"born_timestamp": BORN, "born_host": BORN_HOST} | more
@@ -76,7 +76,7 @@ def test_an_ordinary_record_is_rocketmqs_byte_for_byte(twin: Any) -> None:
 
 
 @twins
-def test_tags_and_keys_become_the_properties_that_rocketmq_knows_them_by(twin: Any) -> None:
+def test_tags_and_keys_become_the_properties_that_rocketmq_reads(twin: Any) -> None:
     made = twin.Message("TopicTest", b"", keys=["order-1001", "vip"], tags="TagA")
     assert made.properties == {"KEYS": "order-1001 vip", "TAGS": "TagA"}
 
@@ -116,7 +116,7 @@ def test_each_example_reads_as_one_whole_record(twin: Any, example: bytes, offse
 
 @twins
 def test_properties_without_a_last_separator_are_read_too(twin: Any) -> None:
-    """4.9.1 to 5.1.4 leave it out: one byte less, everything else equal."""
+    """4.9.1 to 5.1.4 omit it: one byte less, everything else equal."""
     shorter = bytearray(RECORD_A[:-1])
     struct.pack_into(">i", shorter, 0, 185)
     struct.pack_into(">h", shorter, 112, 71)
@@ -133,7 +133,7 @@ def test_an_end_of_file_marker_ends_a_walk(twin: Any) -> None:
     assert twin.walk_records(log, 0, len(log), 0, True, 1) == (186, REACHED_END, 1, 0, STORED)
 
 
-def test_a_full_file_is_closed_by_a_marker_over_all_that_is_left(tmp_path: Path) -> None:
+def test_a_full_file_is_closed_by_a_marker_over_the_rest_of_it(tmp_path: Path) -> None:
     with open_small(tmp_path, commit_log=CommitLogConfig(file_size_bytes=4096)) as store:
         while (receipt := store.put(message(0, body=b"x" * 500))).physical_offset < 4096:
             end = receipt.end
@@ -165,7 +165,7 @@ def test_a_negative_hash_fills_the_upper_half_of_the_tags_code(twin: Any) -> Non
     assert runs[0][3] == struct.pack(">qi", 0, len(log)) + bytes.fromhex("ffffffff80000000")
 
 
-def test_entries_of_no_message_and_of_batches_are_rocketmqs() -> None:
+def test_fillers_and_entries_of_batches_are_rocketmqs() -> None:
     assert bytes.fromhex("0000000000000000 7fffffff 0000000000000000") == FILLER
     entry = BatchEntry(4096, 500, 2598919, STORED, 30, 3, -1, 0)
     assert BATCH_ENTRY.pack(*entry) == bytes.fromhex(
@@ -222,8 +222,8 @@ def test_an_index_file_is_rocketmqs_byte_for_byte(twin: Any) -> None:
 
 
 @twins
-def test_the_first_entry_after_a_roll_is_counted_from_the_file_before(twin: Any) -> None:
-    """The original's quirk: the difference is 3 seconds although the file's own begin ends up equal to the entry's."""
+def test_the_first_entry_after_a_roll_counts_its_seconds_from_the_file_before(twin: Any) -> None:
+    """A quirk of RocketMQ: the difference is 3 seconds although the file's own begin time equals the entry's."""
     index = bytearray(index_file_size(SLOTS, ENTRIES))
     struct.pack_into(">qqqqii", index, 0, *(1_700_000_061_999,) * 2, *(512,) * 2, 0, 1)
     key = struct.pack("<iqq", key_hash("TopicTest#next"), 900, 1_700_000_065_000)
@@ -236,7 +236,7 @@ def test_the_first_entry_after_a_roll_is_counted_from_the_file_before(twin: Any)
 
 
 @twins
-def test_a_full_index_file_takes_no_more_and_says_where_it_stopped(twin: Any) -> None:
+def test_a_full_index_file_accepts_no_more_and_returns_where_it_stopped(twin: Any) -> None:
     """Entry 0 is never used, so a file for N entries holds N - 1."""
     keys = b"".join(struct.pack("<iqq", number, number, STORED) for number in range(10))
     index = bytearray(index_file_size(3, 5))
@@ -254,7 +254,7 @@ def test_dispatch_orders_index_keys_as_rocketmq_does(twin: Any) -> None:
 
 
 def test_index_hashes_and_sizes_are_rocketmqs() -> None:
-    assert key_hash("polygenelubricants") == 0  # the one number that has no absolute value
+    assert key_hash("polygenelubricants") == 0  # the one int without an absolute value
     assert key_hash("TopicTest#C0A8000A1A2B18B4AAC21F3C4D5E0000") == 1982127388
     assert index_file_size(DEFAULT_SLOTS, DEFAULT_ENTRIES) == 420_000_040
 
@@ -269,7 +269,7 @@ def test_the_checkpoint_is_rocketmqs_byte_for_byte() -> None:
     assert len(encoded) == CHECKPOINT_SIZE
 
 
-def test_a_checkpoint_of_an_older_release_reads_as_if_zeroes_followed() -> None:
+def test_a_checkpoint_of_an_older_release_reads_as_if_zeros_followed() -> None:
     assert RocketCheckpoint.decode(struct.pack(">qqq", 1, 2, 3)) == RocketCheckpoint(1, 2, 3)
     assert RocketCheckpoint.decode(b"") == RocketCheckpoint()
 

@@ -1,4 +1,4 @@
-"""What waits for its time: the compiled kernel answers as its plain twin does, on whole and on damaged records."""
+"""Timed messages: the compiled kernel agrees with the reference, on whole and on damaged records."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_compiled_taking_of_what_is_due_agrees_with_the_reference(
 
 
 @given(pairs=st.lists(st.tuples(INT64, INT64), max_size=20), rest=st.integers(0, 15))
-def test_compiled_first_places_agree_with_the_reference(pairs: list[tuple[int, int]], rest: int) -> None:
+def test_compiled_lowest_places_agree_with_the_reference(pairs: list[tuple[int, int]], rest: int) -> None:
     require_agreement("lowest_place", b"".join(PAIR.pack(*pair) for pair in pairs) + bytes(rest))
 
 
@@ -111,7 +111,7 @@ def test_compiled_search_for_deliveries_agrees_with_the_reference(
 
 
 @pytest.mark.parametrize("twin", both())
-def test_a_timed_message_is_due_when_it_was_asked_for_or_at_the_end_of_its_second(twin: Any) -> None:
+def test_a_timed_message_is_due_at_the_requested_time_or_at_the_end_of_its_second(twin: Any) -> None:
     def due(**properties: int | str) -> tuple[int, int]:
         text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
         part = Parts(b"rmq_sys_wheel_timer", b"x", text, timestamp=9_000)
@@ -130,7 +130,7 @@ def test_a_timed_message_is_due_when_it_was_asked_for_or_at_the_end_of_its_secon
 
 
 @pytest.mark.parametrize("twin", both())
-def test_a_delivery_names_what_it_delivers_and_the_first_record_can_be_named(twin: Any) -> None:
+def test_a_delivery_names_the_record_it_delivers_even_if_that_is_the_first(twin: Any) -> None:
     parts = [
         Parts(b"t", b"", b"", prepared_offset=at, sys_flag=flag) for at, flag in ((0, 0), (-1, 0), (0, 8), (77, 0))
     ]

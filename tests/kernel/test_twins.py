@@ -1,11 +1,11 @@
-"""The compiled kernel answers what the reference answers: same result, or same error with the same text."""
+"""The compiled kernel returns what the reference returns: same result, or same error with the same text."""
 
 from __future__ import annotations
 
 import mmap
 import pickle
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import example, given
@@ -30,6 +30,12 @@ from tests.kernel.strategies import (
     make,
 )
 from tests.kernel.twins import Outcome, compiled, outcome, reference, require_agreement
+
+
+class FileOfLog(NamedTuple):
+    start: int
+    pages: Any
+
 
 ENTRY = struct.Struct(">qiq")
 KEY = struct.Struct("<iqq")
@@ -73,7 +79,7 @@ MESSAGE_ATTRIBUTES = [
 
 
 def pages(data: bytes) -> mmap.mmap | bytes:
-    """As the store has its bytes: in a mapping."""
+    """Return bytes in a mapping, as the store has them."""
     if not data:
         return data
     mapped = mmap.mmap(-1, len(data))
@@ -82,7 +88,7 @@ def pages(data: bytes) -> mmap.mmap | bytes:
 
 
 @given(data=st.binary(max_size=300), value=st.integers(0, (1 << 32) - 1))
-@example(data=bytes(range(256)) * 300, value=0)  # long enough for the way that gives the interpreter lock up
+@example(data=bytes(range(256)) * 300, value=0)  # long enough that the interpreter lock is released
 @example(data=b"\xff" * 64, value=1)
 def test_crc32_agrees_on_every_length(data: bytes, value: int) -> None:
     require_agreement("crc32", data, value)
@@ -95,7 +101,7 @@ def test_crc32_agrees_on_every_length(data: bytes, value: int) -> None:
 @example(text="a\udc00b", seed=7)
 @example(text="😀标签", seed=-1)
 @example(text="polygenelubricants", seed=0)
-def test_java_hash_agrees_on_all_text_lone_surrogates_included(text: str, seed: int) -> None:
+def test_java_hash_agrees_on_all_text_including_lone_surrogates(text: str, seed: int) -> None:
     require_agreement("java_hash", text, seed)
 
 
@@ -123,7 +129,7 @@ def test_decode_properties_agrees_on_any_bytes(data: bytes) -> None:
 
 
 @given(log=any_logs(), check_crc=st.booleans(), shift=st.integers(-1, 1), data=st.data())
-def test_check_record_agrees_at_every_place(log: tuple[bytes, int], check_crc: bool, shift: int, data: Any) -> None:
+def test_check_record_agrees_at_every_position(log: tuple[bytes, int], check_crc: bool, shift: int, data: Any) -> None:
     content, log_start = log
     position = data.draw(st.integers(-1, len(content) + 1) | st.just(0))
     end = data.draw(st.integers(-1, len(content) + 1) | st.just(len(content)))
@@ -170,15 +176,15 @@ def test_dispatch_records_agrees(
     assert without_runs(ours) == without_runs(theirs)
     if ours[0] == "returned":
         assert places(ours[1][2]) == places(theirs[1][2])
-        # Two names that are no UTF-8 may read the same: the compiled twin still tells them apart, in runs of their own.
+        # Two names that are not UTF-8 may read the same: the compiled kernel still keeps them in separate runs.
         assert ours == theirs or any("\ufffd" in topic for topic, *_ in theirs[1][2])
 
 
-def test_a_delayed_message_from_the_end_of_time_is_dispatched_alike() -> None:
+def test_a_delayed_message_with_the_latest_possible_time_is_dispatched_by_both() -> None:
     message = make(reference, {"topic": "SCHEDULE_TOPIC_XXXX", "body": b"", "properties": {"DELAY": "3"}})
     log = reference.encode_record(message, 0, 0, 0, (1 << 63) - 1, STORE_HOST, False)
     _, dispatched = require_agreement("dispatch_records", log, 0, len(log), 0, len(log), DELAYS_MS, True, True)
-    assert ENTRY.unpack(dispatched[2][0][3])[2] == -(1 << 63) + 9_999  # sums wrap around, as Java's do
+    assert ENTRY.unpack(dispatched[2][0][3])[2] == -(1 << 63) + 9_999  # sums wrap around, as in Java
 
 
 def without_runs(dispatched: Outcome) -> Any:
@@ -187,7 +193,7 @@ def without_runs(dispatched: Outcome) -> Any:
 
 
 def places(runs: list[Run]) -> list[tuple[str, int, int, bytes]]:
-    """Every entry with its place."""
+    """Return every entry with its queue and queue offset."""
     return sorted(
         (topic, queue_id, first + number, entries[20 * number : 20 * number + 20])
         for topic, queue_id, first, entries in runs
@@ -196,7 +202,7 @@ def places(runs: list[Run]) -> list[tuple[str, int, int, bytes]]:
 
 
 def test_dispatch_of_many_queues_agrees() -> None:
-    """More queues than the compiled table begins with, each met again and again, in and out of step."""
+    """Use more queues than the compiled table starts with, each again and again, in and out of order."""
     message = make(reference, {"topic": "t", "body": b"", "properties": {"KEYS": "a b c", "TAGS": "x"}})
     log = b"".join(
         reference.encode_record(
@@ -219,7 +225,7 @@ def test_count_valid_entries_agrees(entries: list[tuple[int, int, int]], tail: b
 
 
 @given(log=any_logs(), max_bytes=st.sampled_from([0, 1, 200, 1 << 20, -1]), data=st.data())
-def test_read_records_agrees_on_what_entries_say_and_on_lies(log: tuple[bytes, int], max_bytes: int, data: Any) -> None:
+def test_read_records_agrees_on_right_and_on_wrong_entries(log: tuple[bytes, int], max_bytes: int, data: Any) -> None:
     content, log_start = log
     _, _, runs, *_ = reference.dispatch_records(content, 0, len(content), log_start, len(content), (), False, False)
     entries = b"".join(entries for _, _, _, entries in runs)
@@ -229,25 +235,31 @@ def test_read_records_agrees_on_what_entries_say_and_on_lies(log: tuple[bytes, i
     entries += b"".join(ENTRY.pack(*entry) for entry in data.draw(st.lists(lie, max_size=2)))
     entries = data.draw(st.just(entries) | damaged(entries))
     first = data.draw(st.integers(-2, 3) | st.just(0))
+    stop = data.draw(st.just(len(entries) // 20) | st.integers(-1, len(entries) // 20 + 1))
     readable = data.draw(st.just(len(content)) | st.integers(-1, len(content) + 1))
+    log_first = data.draw(st.just(log_start) | st.integers(0, log_start + 200))
+    file = FileOfLog(log_start, pages(content))
+    file_end = log_start + len(content) + data.draw(st.sampled_from([0, 50]))  # a file may be shorter than it should be
     queues = [(topic.encode(errors="replace"), queue_id, number) for topic, queue_id, number, _ in runs]
     queue = data.draw(st.sampled_from([*queues, (b"", 0, 0), (b"orders", 1, 7)]))
 
     def read(twin: Any) -> Any:
-        arguments = pages(content), log_start, readable, entries, first, max_bytes, twin.StoredRecord, *queue
+        topic, queue_id, number = queue
+        bounds = log_first, log_start + readable, lambda offset: file if log_start <= offset < file_end else None
+        arguments = entries, first, stop, number, topic, queue_id, *bounds, max_bytes, twin.StoredRecord
         kind, result = outcome(lambda: twin.read_records(*arguments))
         return kind, ([record.record for record in result[0]], *result[1:]) if kind == "returned" else result
 
     assert read(compiled()) == read(reference)
 
 
-def test_read_records_takes_only_classes_of_stored_records() -> None:
+def test_read_records_accepts_only_subclasses_of_stored_record() -> None:
     for twin in (reference, compiled()):
-        with pytest.raises(TypeError, match="<class 'bytes'> is no StoredRecord"):
-            twin.read_records(b"", 0, 0, b"", 0, 1, bytes, b"t", 0, 0)
+        with pytest.raises(TypeError, match="<class 'bytes'> is not a StoredRecord"):
+            twin.read_records(b"", 0, 0, 0, b"t", 0, 0, 0, lambda _: None, 1, bytes)
 
 
-def test_read_records_takes_a_record_only_under_its_own_number_or_one_of_its_light_queues() -> None:
+def test_read_records_accepts_a_record_only_at_its_own_queue_offset_or_in_one_of_its_light_queues() -> None:
     lights = b"INNER_MULTI_DISPATCH\x01%LMQ%a,b\x02INNER_MULTI_QUEUE_OFFSET\x017,9\x02"
     record = Parts(topic=b"orders", body=b"x", properties=lights).record(0)
     stored = reference.StoredRecord(record)
@@ -263,13 +275,19 @@ def test_read_records_takes_a_record_only_under_its_own_number_or_one_of_its_lig
         (b"b", own[0] + 1, 9),
         (b"c", own[0], 9),
     ]
+    file = FileOfLog(0, record)
     for twin in (reference, compiled()):
+
+        def read(queue: tuple[bytes, int, int], twin: Any = twin) -> Any:
+            topic, queue_id, number = queue
+            bounds = 0, len(record), lambda _: file
+            return twin.read_records(entry, 0, 1, number, topic, queue_id, *bounds, 1, twin.StoredRecord)
+
         for queue in numbers:
-            found, after, why = twin.read_records(record, 0, len(record), entry, 0, 1, twin.StoredRecord, *queue)
+            found, after, why = read(queue)
             assert ([r.record for r in found], after, why) == ([record], 1, 0)
         for queue in wrong:
-            answer = twin.read_records(record, 0, len(record), entry, 0, 1, twin.StoredRecord, *queue)
-            assert answer == ([], 0, BAD_ENTRY)
+            assert read(queue) == ([], 0, BAD_ENTRY)
 
 
 INDEX_KEYS = st.lists(
@@ -301,7 +319,7 @@ def test_put_index_keys_agrees_and_leaves_the_same_file(
 
 
 @given(index=INDEX_BYTES, keys=INDEX_KEYS, sound=st.booleans())
-def test_link_index_entries_agrees_and_gives_what_entering_gave(index: bytes, keys: bytes, sound: bool) -> None:
+def test_link_index_entries_agrees_and_gives_the_same_as_entering(index: bytes, keys: bytes, sound: bool) -> None:
     content = bytearray(INDEX_SIZE if sound else index)
     if sound:
         reference.put_index_keys(content, SLOTS, ENTRIES, keys, 0)
@@ -314,7 +332,7 @@ def test_link_index_entries_agrees_and_gives_what_entering_gave(index: bytes, ke
 
 
 @given(index=INDEX_BYTES, keys=INDEX_KEYS, cut=st.integers(0, INDEX_SIZE), sound=st.booleans())
-def test_index_entries_hold_agrees_and_sees_what_is_cut(index: bytes, keys: bytes, cut: int, sound: bool) -> None:
+def test_index_entries_hold_agrees_and_detects_a_cut(index: bytes, keys: bytes, cut: int, sound: bool) -> None:
     content = bytearray(INDEX_SIZE if sound else index)
     offsets = sorted(KEY.iter_unpack(keys[: len(keys) // 20 * 20]), key=lambda key: key[1])
     rising = b"".join(KEY.pack(*key) for key in offsets)
@@ -327,7 +345,7 @@ def test_index_entries_hold_agrees_and_sees_what_is_cut(index: bytes, keys: byte
         assert found == outcome(lambda: reference.index_entries_hold(data, SLOTS, ENTRIES, head))  # noqa: B023
 
 
-def test_entries_that_a_header_counts_and_a_file_has_lost_are_missed() -> None:
+def test_entries_that_the_header_counts_and_the_file_lacks_are_detected() -> None:
     index = bytearray(INDEX_SIZE)
     reference.put_index_keys(index, SLOTS, ENTRIES, b"".join(KEY.pack(n, 100 + n, 1000) for n in range(5)), 0)
     header = bytes(index[:40])
@@ -338,7 +356,7 @@ def test_entries_that_a_header_counts_and_a_file_has_lost_are_missed() -> None:
     assert not compiled().index_entries_hold(index, SLOTS, ENTRIES, header)
 
 
-def test_a_header_full_of_greatest_numbers_is_used_alike() -> None:
+def test_a_header_of_largest_numbers_is_handled_alike() -> None:
     head = struct.pack(">qqqqii", (1 << 63) - 1, 0, 0, 0, (1 << 31) - 1, 1)
     ours, theirs = bytearray(head.ljust(INDEX_SIZE, b"\0")), bytearray(head.ljust(INDEX_SIZE, b"\0"))
     keys = KEY.pack(3, 9, 10) + KEY.pack(3, 10, (1 << 63) - 1)
@@ -379,7 +397,7 @@ def test_messages_have_the_same_attributes(fields: Fields, tags: str | None, key
 
 @pytest.mark.parametrize("field", ["flag", "sys_flag", "born_timestamp", "reconsume_times", "prepared_offset"])
 @pytest.mark.parametrize("value", [1 << 31, -(1 << 31) - 1, 1 << 63, -(1 << 63) - 1, "1", 1.5])
-def test_a_number_that_its_field_cannot_hold_is_refused_alike(field: str, value: object) -> None:
+def test_a_number_that_its_field_cannot_hold_is_refused_by_both(field: str, value: object) -> None:
     def attempt(twin: Any) -> Any:
         return outcome(lambda: getattr(twin.Message("t", b"", **{field: value}), field))
 
@@ -431,7 +449,7 @@ def test_stored_records_have_the_same_attributes(log: tuple[bytes, int]) -> None
 
 
 @given(log=logs(), data=st.data())
-def test_one_flipped_bit_in_a_body_is_found_by_both(log: tuple[bytes, int], data: Any) -> None:
+def test_both_find_one_flipped_bit_in_a_body(log: tuple[bytes, int], data: Any) -> None:
     content, log_start = log
     parsed = parse(content, log_start, True)
     if isinstance(parsed, int) or not parsed[1].body_size:

@@ -1,4 +1,4 @@
-"""Whether log and index hold: the compiled kernel finds the faults that its plain twin finds."""
+"""Checks of log and index: the compiled kernel finds the same faults as the reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLOTS, ENTRIES = 7, 60
 
 
 def index_of(draw: random.Random) -> tuple[bytearray, bytes, int]:
-    """An index file, the keys that were entered, and the number of the next entry."""
+    """Return an index file, the keys that were entered, and the number of the next entry."""
     index = bytearray(40 + 4 * SLOTS + 20 * ENTRIES)
     keys = b"".join(KEY.pack(draw.randrange(1 << 31), 100 * (n // 2), 1000 + n) for n in range(draw.randrange(50)))
     assert reference.put_index_keys(index, SLOTS, ENTRIES, keys, 0) == len(keys) // 20
@@ -44,7 +44,7 @@ def test_compiled_checks_of_an_index_agree_with_the_reference(seed: int) -> None
         require_agreement("match_index_keys", bytes(index), SLOTS, ENTRIES, 1, next_entry, some, 0)
 
 
-def test_one_lost_key_and_one_foreign_entry_are_told_by_number() -> None:
+def test_a_missing_key_and_a_surplus_entry_are_reported_by_number() -> None:
     index, keys, next_entry = index_of(random.Random(3))
     assert next_entry > 9
     lacking = keys[:100] + keys[120:]
@@ -53,13 +53,13 @@ def test_one_lost_key_and_one_foreign_entry_are_told_by_number() -> None:
 
 
 @pytest.mark.parametrize("arguments", [(0, 60, 1), (7, 0, 1), (7, 61, 1), (7, 60, 61), (7, 60, -1)])
-def test_numbers_that_an_index_cannot_have_are_refused_alike(arguments: tuple[int, int, int]) -> None:
+def test_numbers_that_an_index_cannot_have_are_refused_by_both_kernels(arguments: tuple[int, int, int]) -> None:
     index = bytes(40 + 4 * SLOTS + 20 * ENTRIES)
     assert require_agreement("check_index", index, *arguments, False)[0] == "ValueError"
     assert require_agreement("first_index_entry", index, *arguments[:2], 0, 0)[0] == "ValueError"
 
 
-def test_a_survey_tells_times_that_step_back_hosts_without_a_port_and_where_it_stopped() -> None:
+def test_a_survey_reports_times_that_step_back_hosts_without_a_port_and_where_it_stopped() -> None:
     plain = Parts(b"orders", b"body", b"")
     hosts = bytes([10, 0, 0, 1, 0, 1, 0, 0]), bytes(16) + b"\xff\xff\xff\xff"
     parts = [
@@ -70,9 +70,9 @@ def test_a_survey_tells_times_that_step_back_hosts_without_a_port_and_where_it_s
     log = bytearray(stretch_of([*parts, plain], 100))
     size = len(plain.record(0))
     newest = plain.timestamp + 1
-    told = [(size, 0), (2 * size, 1)]
+    hosts_found = [(size, 0), (2 * size, 1)]
     everything = require_agreement("survey_records", bytes(log), 0, len(log), 100, 1 << 30)[1]
-    assert everything == (len(log), 1, 4, newest, newest, False, told)
+    assert everything == (len(log), 1, 4, newest, newest, False, hosts_found)
     assert require_agreement("survey_records", bytes(log), 0, len(log), 100, size + 1)[1][:3] == (2 * size, 1, 2)
     log[-11] ^= 1  # in the last body
     assert require_agreement("survey_records", bytes(log), 0, len(log), 100, 1 << 30)[1][:3] == (len(log) - size, -6, 3)

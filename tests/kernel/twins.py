@@ -1,4 +1,4 @@
-"""The two kernels side by side: the compiled one where it is built, and the reference that defines it."""
+"""Both kernels: the compiled one, if it is built, and the reference that defines it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ reference: Any = _reference
 
 
 def compiled() -> Any:
-    """The compiled kernel; the test is skipped in a pure build."""
+    """Return the compiled kernel. In a pure build the test is skipped."""
     return pytest.importorskip("mqlake.kernel._compiled", reason="a pure build has no compiled kernel")
 
 
 def both() -> list[Any]:
-    """Every kernel that is there, for tests that both must pass."""
+    """Return every kernel that is built, for tests that both must pass."""
     try:
         return [reference, importlib.import_module("mqlake.kernel._compiled")]
     except ImportError:
@@ -30,7 +30,7 @@ Outcome = tuple[str, Any]
 
 
 def outcome(call: Callable[[], Any]) -> Outcome:
-    """What a call comes to: its result, or the type and the text of what it raises."""
+    """Return the result of a call, or the type and the text of what it raises."""
     try:
         return "returned", call()
     except Exception as error:
@@ -38,7 +38,7 @@ def outcome(call: Callable[[], Any]) -> Outcome:
 
 
 def require_agreement(function: str, *arguments: Any, **named: Any) -> Any:
-    """Both twins come to the same outcome, which is returned."""
+    """Check that both kernels have the same outcome, and return it."""
     expected = outcome(lambda: getattr(reference, function)(*arguments, **named))
     found = outcome(lambda: getattr(compiled(), function)(*arguments, **named))
     assert found == expected

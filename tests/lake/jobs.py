@@ -1,4 +1,4 @@
-"""The lake's jobs in this process, for tests that need no JVM; and what a lake holds."""
+"""Run the lake's jobs in this process, for tests without a JVM; and read what a lake holds."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NO_SPARK: Any = None
 
 
 def run_here(spark: Any, items: Sequence[Any], work: Callable[[Any], pa.Table], schema: pa.Schema) -> pa.Table:
-    """What `run_tasks` does, without Spark: everything goes through pickle, as it does there."""
+    """Do what `run_tasks` does, without Spark. Everything is pickled, as it is there."""
     results = [pickle.loads(pickle.dumps(work))(pickle.loads(pickle.dumps(item))) for item in items]
     return pa.concat_tables([schema.empty_table(), *results])
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs run in this process."""
+    """Run jobs in this process."""
     run_jobs_here(monkeypatch)
 
 
@@ -36,7 +36,7 @@ def run_jobs_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows_in(lake: Path, table: Any = "messages") -> list[dict[str, Any]]:
-    """All rows of a table, in the order of the log."""
+    """Return all rows of a table in log order."""
     opened = Lake.open(lake)
     tables = [pq.read_table(lake / file.path) for file in opened.snapshot().files(table)]
     rows = [row for part in tables for row in part.to_pylist(maps_as_pydicts="strict")]

@@ -1,6 +1,6 @@
-"""Processes that write, archive and compact until they are killed: `python -m tests.lake.storm ROLE STORE LAKE LEDGER`.
+"""Processes that write, archive and compact until killed: `python -m tests.lake.storm ROLE STORE LAKE LEDGER`.
 
-The writer is its own cleaner. A line of the ledger is an offset that was acknowledged and dispatched before.
+The writer also runs retention. Each line of the ledger is a physical offset that was acknowledged and dispatched.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.helpers import message, open_small
 from tests.lake.jobs import NO_SPARK, run_here
 
 GRACE_S = 5
-"""Files that a compaction replaced stay for so long."""
+"""How long files replaced by a compaction are kept."""
 
 
 def write(store: Path, lake: Path, ledger: Path) -> None:
@@ -28,20 +28,20 @@ def write(store: Path, lake: Path, ledger: Path) -> None:
             receipts = opened.put_many([message(n, topic=f"t{n % 3}", body=b"x" * 300) for n in range(30)])
             opened.wait_dispatched()
             os.write(descriptor, b"".join(b"%d\n" % receipt.physical_offset for receipt in receipts))
-            if Gates(store / "mqlake" / "gates").offsets():  # else messages would go before there is an archive
+            if Gates(store / "mqlake" / "gates").offsets():  # without a gate, unarchived messages would be deleted
                 opened.retain(keep_bytes=0)
             time.sleep(0.02)
 
 
 def archive(store: Path, lake: Path, ledger: Path, rounds: int = 10**6, split_size: str = "40k") -> None:
-    """Driver and workers in one process."""
+    """Run driver and workers in one process."""
     for name in ("mqlake.spark.jobs.archive", "mqlake.spark.jobs.compact"):
         importlib.import_module(name).run_tasks = run_here  # type: ignore[attr-defined]
     run(NO_SPARK, store, lake, rounds, split_size)
 
 
 def spark(store: Path, lake: Path, ledger: Path) -> None:
-    """A real driver, its JVM, and workers whose tasks are tried again."""
+    """Run a real driver with its JVM, and workers whose tasks are retried."""
     from mqlake.spark import session
 
     started = session("local[2,4]", spark_ui_enabled="false", spark_driver_memory="1g")
@@ -63,7 +63,7 @@ def run(started: Any, store: Path, lake: Path, rounds: int, split_size: str) -> 
 
 
 def finish(store: Path, lake: Path, ledger: Path) -> None:
-    """Close the store cleanly, and archive the rest."""
+    """Close the store cleanly and archive the rest."""
     open_small(store).close()
     archive(store, lake, ledger, rounds=1, split_size="4m")
 

@@ -1,4 +1,4 @@
-"""Log and lake read as one: no gap, no overlap, while writer, cleaner, archiver and compaction run and are killed."""
+"""Log and lake read as one: no gap, no overlap, while writer, retention, archiver and compaction run and are killed."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def lake(tmp_path: Path) -> Path:
     return tmp_path / "lake"
 
 
-def test_of_a_lake_of_other_stores_nothing_is_read(here: None, store: Path, lake: Path, tmp_path: Path) -> None:
-    """Else what the log no longer has would be missing without a word."""
+def test_a_lake_of_other_stores_is_never_read(here: None, store: Path, lake: Path, tmp_path: Path) -> None:
+    """Otherwise messages that the log no longer has would be missing without an error."""
     write_store(tmp_path / "other", 100)
     Lake.open(lake, create=True)
-    assert len(rows_of(tmp_path / "other", lake=lake)) == 67, "an empty one is nobody else's"
+    assert len(rows_of(tmp_path / "other", lake=lake)) == 67, "an empty lake belongs to no other store"
     archive(NO_SPARK, str(store), str(lake))
     opened = Lake.open(lake)
     for read in (
@@ -60,16 +60,16 @@ def test_of_a_lake_of_other_stores_nothing_is_read(here: None, store: Path, lake
         lambda: boundaries_of(opened, opened.snapshot(), str(tmp_path / "other")),
         lambda: stats_here(str(tmp_path / "other"), lake=str(lake)),
     ):
-        with pytest.raises(WrongLake, match=r"the lake has other stores .* name its own lake"):
+        with pytest.raises(WrongLake, match=r"the lake was made from other stores .* name its own lake"):
             read()
     both = f"{tmp_path}/[so]t*"
-    assert len(boundaries_of(opened, opened.snapshot(), both)) == 2, "one of them is its own"
+    assert len(boundaries_of(opened, opened.snapshot(), both)) == 2, "one of them is in the lake"
     shutil.rmtree(store)
     assert boundaries_of(opened, opened.snapshot(), str(store))[0].state is not None, "known by its path"
 
 
 def clean(store: Path) -> int:
-    """Delete all that gates and the writing leave; where the log begins then."""
+    """Delete all that gates and the writer allow. Return where the log begins then."""
     with MessageStore.open(store) as opened:
         opened.retain(keep_bytes=0)
         return opened.first_offset
@@ -93,7 +93,7 @@ SELECTIONS: list[dict[str, Any]] = [
 
 
 class Aged(NamedTuple):
-    """A store that was archived, compacted and cleaned; with what was read and planned before that."""
+    """An archived, compacted and cleaned store, with the rows read and the splits planned before that."""
 
     store: Path
     lake: Path
@@ -116,13 +116,13 @@ def aged(tmp_path_factory: pytest.TempPathFactory) -> Aged:
 
 
 @pytest.mark.parametrize("number", range(len(SELECTIONS)), ids=lambda number: ",".join(SELECTIONS[number]) or "all")
-def test_what_the_log_no_longer_has_comes_from_the_lake_with_every_selection(aged: Aged, number: int) -> None:
+def test_rows_deleted_from_the_log_come_from_the_lake_with_every_selection(aged: Aged, number: int) -> None:
     found = rows_of(aged.store, lake=str(aged.lake), splitSize="40k", **SELECTIONS[number])
     assert sorted(found, key=as_text) == sorted(aged.expected[number], key=as_text) and found
 
 
 @pytest.mark.parametrize("number", range(len(SELECTIONS)), ids=lambda number: ",".join(SELECTIONS[number]) or "all")
-def test_a_read_whose_files_are_deleted_after_it_was_planned_goes_on_in_the_lake(aged: Aged, number: int) -> None:
+def test_a_planned_read_whose_log_files_are_deleted_continues_in_the_lake(aged: Aged, number: int) -> None:
     assert not any(split.archived for split in aged.splits[number])
     found = rows_of(aged.store, aged.splits[number], lake=str(aged.lake), **SELECTIONS[number])
     assert sorted(found, key=as_text) == sorted(aged.expected[number], key=as_text) and found
@@ -130,8 +130,8 @@ def test_a_read_whose_files_are_deleted_after_it_was_planned_goes_on_in_the_lake
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("via", ["scan", "queue"])
-def test_a_read_that_is_halfway_when_files_are_deleted_gives_each_row_once(store: Path, lake: Path, via: str) -> None:
-    """It has rows of the first file; the next ones are in the lake alone; the last ones, in the log alone."""
+def test_a_read_is_exact_if_log_files_are_deleted_halfway(store: Path, lake: Path, via: str) -> None:
+    """It has read the first file. The next rows are only in the lake, the last ones only in the log."""
     archive(NO_SPARK, str(store), str(lake), split_size="50k")
     with MessageStore.open(store) as opened:
         put_messages(opened, 1000, 600)
@@ -148,7 +148,7 @@ def test_a_read_that_is_halfway_when_files_are_deleted_gives_each_row_once(store
 
 
 @pytest.mark.usefixtures("here")
-def test_a_read_without_a_lake_or_with_one_that_has_too_little_still_fails(store: Path, lake: Path) -> None:
+def test_a_read_without_a_lake_or_with_one_that_has_too_little_fails(store: Path, lake: Path) -> None:
     archive(NO_SPARK, str(store), str(lake))
     with MessageStore.open(store) as opened:
         put_messages(opened, 1000, 600)
@@ -157,14 +157,14 @@ def test_a_read_without_a_lake_or_with_one_that_has_too_little_still_fails(store
     clean(store)
     with pytest.raises(ChangedUnderRead, match="deleted"):
         rows_of(store, alone)
-    with pytest.raises(ChangedUnderRead, match=r"and in .*lake \[0, "):
+    with pytest.raises(ChangedUnderRead, match=r"and .*lake has \[0, "):
         rows_of(store, splits, lake=str(lake))
     with pytest.raises(LakeGap):
         splits_of(store, lake=str(lake))
 
 
 @pytest.mark.usefixtures("here")
-def test_damage_that_the_lake_lists_is_told_as_the_log_tells_it(store: Path, lake: Path) -> None:
+def test_a_read_reports_damage_listed_by_the_lake_as_the_log_does(store: Path, lake: Path) -> None:
     hit = rows_of(store)[20]
     flip(store, hit["physical_offset"] + 90)
     expected = rows_of(store, onDamage="rows")
@@ -182,7 +182,7 @@ def test_raw_bodies_are_not_in_a_lake() -> None:
 
 
 class Storm:
-    """A writer that cleans, and an archiver that compacts, as processes that are killed and started again."""
+    """A writer with retention and an archiver with compaction, as processes that are killed and restarted."""
 
     def __init__(self, folder: Path, seed: int, archiver: str) -> None:
         self.archiver = archiver
@@ -197,7 +197,7 @@ class Storm:
             self.start("write")
             assert eventually(lambda: len(self.acknowledged()) >= 1000, 60)
             self.start(self.archiver)
-            assert eventually(lambda: self.first_offset() > 0, 300), "the cleaner cleans"
+            assert eventually(lambda: self.first_offset() > 0, 300), "retention deleted nothing"
         except BaseException:
             self.__exit__()
             raise
@@ -212,7 +212,7 @@ class Storm:
         self._running[role] = subprocess.Popen(command, stdout=self.output, stderr=self.output)
 
     def kill_one(self) -> None:
-        """Kill a process at a random moment, mostly of its work, and start it again."""
+        """Kill a process at a random moment, mostly while it works, and restart it."""
         role = self._random.choice(["write", self.archiver, self.archiver])
         before = self.progress(role)
         if self._random.random() < 0.8:
@@ -243,9 +243,9 @@ class Storm:
 
 
 def last_descendant(pid: int) -> int:
-    """Of a driver: its newest Python worker, or what is there of the way to it."""
+    """Return the newest Python worker of a driver, or its closest ancestor that exists."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    for task in Path(f"/proc/{pid}/task").iterdir():  # a JVM starts processes from any thread
+    for task in Path(f"/proc/{pid}/task").iterdir():  # a JVM starts processes from any of its threads
         children += (task / "children").read_text().split()
     return last_descendant(int(children[-1])) if children else pid
 
@@ -256,7 +256,7 @@ def check_exact(found: list[int], before: set[int]) -> None:
 
 
 def look_in_time(storm: Storm, look: Callable[[Storm], list[int]]) -> list[int]:
-    """What is seen, exactly. Who takes longer than files are kept may find one gone, and looks again."""
+    """Return what `look` sees, checked. If it takes longer than files are kept, a file may be gone: look again."""
     while True:
         before, began = storm.acknowledged(), time.monotonic()
         try:
@@ -270,7 +270,7 @@ def look_in_time(storm: Storm, look: Callable[[Storm], list[int]]) -> list[int]:
 
 
 def ride(folder: Path, seed: int, kills: int, look: Callable[[Storm], list[int]], archiver: str = "archive") -> None:
-    """Kill at random and look each time; at the end everything is archived and all that was seen is true."""
+    """Kill at random and look each time. At the end all is archived, and everything seen is in the lake."""
     seen: set[int] = set()
     with Storm(folder, seed, archiver) as storm:
         for _ in range(kills):
@@ -293,7 +293,7 @@ def by_source(storm: Storm) -> list[int]:
     return [row["physical_offset"] for row in rows]
 
 
-def test_log_and_lake_are_exact_while_all_run_and_are_killed(tmp_path: Path) -> None:
+def test_log_and_lake_are_exact_while_processes_run_and_are_killed(tmp_path: Path) -> None:
     ride(tmp_path, 1, 3, by_source)
 
 
@@ -306,5 +306,5 @@ def test_log_and_lake_are_exact_through_a_hundred_kills(tmp_path: Path, seed: in
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_log_and_lake_are_exact_while_drivers_and_workers_of_spark_are_killed(tmp_path: Path) -> None:
+def test_log_and_lake_are_exact_while_spark_drivers_and_workers_are_killed(tmp_path: Path) -> None:
     ride(tmp_path, 3, 4, by_source, "spark")

@@ -1,4 +1,4 @@
-"""Files written past the page cache: the same bytes on every file system, and memory that is used again."""
+"""Direct I/O: the same bytes on every file system, and reused buffers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def parts_of(total: int) -> list[bytes]:
-    """Parts of many sizes; the same whenever they are asked for."""
+    """Return parts of many sizes, the same ones on every call."""
     rng = random.Random(total)
     parts, left = [], total
     while left:
@@ -50,7 +50,7 @@ def written_by(file: DirectFile, parts: list[bytes]) -> DirectFile:
 
 
 @pytest.mark.parametrize("total", [0, 1, 4095, 4096, 4097, PIECE - 1, PIECE, PIECE + 1, 5 * PIECE, 1_000_003])
-def test_a_file_has_what_was_written_and_not_a_byte_more(tmp_path: Path, total: int) -> None:
+def test_a_file_holds_exactly_what_was_written(tmp_path: Path, total: int) -> None:
     content = b"".join(parts_of(total))
     file = written(tmp_path / "file", parts_of(total))
     assert (tmp_path / "file").read_bytes() == content
@@ -63,7 +63,7 @@ def refused_at_open(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def refuse(path: Any, flags: int, mode: int = 0o777) -> int:
         if flags & os.O_DIRECT:
-            raise OSError(errno.EINVAL, "no direct writes here")
+            raise OSError(errno.EINVAL, "no direct I/O here")
         return opened(path, flags, mode)
 
     monkeypatch.setattr(os, "open", refuse)
@@ -86,7 +86,7 @@ def some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("less", [refused_at_open, refused_at_write, some_at_a_time])
-def test_a_file_system_that_can_do_less_gets_the_same_bytes(
+def test_a_file_system_without_full_direct_io_gets_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, less: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     less(monkeypatch)
@@ -95,7 +95,7 @@ def test_a_file_system_that_can_do_less_gets_the_same_bytes(
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 5])
-def test_a_write_that_fails_is_told_and_the_memory_is_used_again_once(
+def test_a_failed_write_is_reported_and_buffers_are_reused_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
 ) -> None:
     def full(*_: object) -> int:
@@ -115,19 +115,19 @@ def test_a_write_that_fails_is_told_and_the_memory_is_used_again_once(
     assert (tmp_path / "next").read_bytes() == b"next"
 
 
-def test_a_file_that_was_given_up_leaves_the_memory_of_the_next_alone(tmp_path: Path) -> None:
-    given_up = DirectFile(tmp_path / "file")
-    given_up.write(b"rows")
-    given_up.close()
+def test_a_late_write_to_an_abandoned_file_leaves_the_next_file_alone(tmp_path: Path) -> None:
+    abandoned = DirectFile(tmp_path / "file")
+    abandoned.write(b"rows")
+    abandoned.close()
     file = DirectFile(tmp_path / "next")
     file.write(b"next")
-    given_up.write(b"the end of a file that nobody wants")
+    abandoned.write(b"the footer of an abandoned file")
     file.sync()
     assert (tmp_path / "next").read_bytes() == b"next"
 
 
 @pytest.mark.parametrize("failing", ["pwrite", "fsync", "rename"])
-def test_nothing_is_left_of_a_file_that_did_not_get_its_name(
+def test_a_file_that_was_not_renamed_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     def fail(*_: object) -> None:

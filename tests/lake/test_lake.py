@@ -1,4 +1,4 @@
-"""The manifest: commits go on where the lake ends, whole or not at all, and never over another's."""
+"""The manifest: commits continue where the lake ends, are atomic, and never overwrite another commit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def file_of(lake: Lake, start: int, end: int, name: str = "") -> LakeFile:
     return LakeFile("messages", path, "/a", start, end, *written, 1, 2, "t", "2026-01-01")
 
 
-def test_a_commit_is_seen_by_whoever_looks_next(tmp_path: Path) -> None:
+def test_a_commit_is_visible_to_the_next_reader(tmp_path: Path) -> None:
     lake = Lake.open(tmp_path / "lake", create=True)
     file = file_of(lake, 0, 100)
     assert lake.commit([part(0, 100)], [file]) == 1
@@ -42,7 +42,7 @@ def test_a_commit_is_seen_by_whoever_looks_next(tmp_path: Path) -> None:
     assert (state.start, state.end, state.gaps, state.seam) == (0, 100, (Gap(99, 100, "marker"),), Seam(0, 99, 7))
 
 
-def test_a_commit_that_is_repeated_changes_nothing(tmp_path: Path) -> None:
+def test_a_repeated_commit_changes_nothing(tmp_path: Path) -> None:
     lake = Lake.open(tmp_path, create=True)
     ranges, files = [part(0, 100), part(100, 150)], [file_of(lake, 0, 100), file_of(lake, 100, 150)]
     assert lake.commit(ranges, files) == 1
@@ -52,10 +52,10 @@ def test_a_commit_that_is_repeated_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [99, 101, 0])
-def test_a_commit_that_does_not_begin_at_the_end_is_refused(tmp_path: Path, start: int) -> None:
+def test_a_commit_that_does_not_start_at_the_lakes_end_is_refused(tmp_path: Path, start: int) -> None:
     lake = Lake.open(tmp_path, create=True)
     lake.commit([part(0, 100)], [])
-    with pytest.raises(LakeConflict, match="begins at 100"):
+    with pytest.raises(LakeConflict, match="starts at 100"):
         lake.commit([part(start, 200)], [])
     assert lake.snapshot().version == 1
 
@@ -67,7 +67,7 @@ def test_a_commit_with_another_identity_under_a_known_name_is_refused(tmp_path: 
         lake.commit([part(100, 200, identity="1" * 32)], [])
 
 
-def test_a_commit_of_a_file_that_is_not_there_or_has_another_size_is_refused(tmp_path: Path) -> None:
+def test_a_commit_of_a_file_that_is_missing_or_has_another_size_is_refused(tmp_path: Path) -> None:
     lake = Lake.open(tmp_path, create=True)
     file = file_of(lake, 0, 100)
     (tmp_path / file.path).write_bytes(b"short")
@@ -78,7 +78,7 @@ def test_a_commit_of_a_file_that_is_not_there_or_has_another_size_is_refused(tmp
         lake.commit([part(0, 100)], [file])
 
 
-def test_files_are_swapped_in_one_commit_and_the_old_ones_listed_until_they_are_forgotten(tmp_path: Path) -> None:
+def test_one_commit_swaps_files_and_lists_the_old_ones_until_they_are_forgotten(tmp_path: Path) -> None:
     lake = Lake.open(tmp_path, create=True)
     small = [file_of(lake, 0, 50), file_of(lake, 50, 100)]
     lake.commit([part(0, 100)], small)
@@ -92,7 +92,7 @@ def test_files_are_swapped_in_one_commit_and_the_old_ones_listed_until_they_are_
     assert set(lake.snapshot().removed) == {small[1].path}
 
 
-def test_two_who_commit_the_same_version_cannot_both_win_even_without_the_lock(tmp_path: Path) -> None:
+def test_only_one_of_two_commits_of_a_version_wins_even_without_the_lock(tmp_path: Path) -> None:
     lake = Lake.open(tmp_path, create=True)
     manifest = Manifest(lake.own / "manifest", lake.scratch)
     won: list[int] = []
@@ -115,7 +115,7 @@ def test_two_who_commit_the_same_version_cannot_both_win_even_without_the_lock(t
     assert len(won) == 1 and lake.snapshot().stores["/a"].end == 100 + won[0]
 
 
-def test_one_who_slept_through_two_snapshots_does_not_win_a_version_whose_file_is_gone(tmp_path: Path) -> None:
+def test_a_stale_commit_does_not_win_a_version_whose_file_was_deleted(tmp_path: Path) -> None:
     lake = Lake.open(tmp_path, create=True)
     with lake.lock():
         for number in range(3 * SNAPSHOT_EVERY):
@@ -127,7 +127,7 @@ def test_one_who_slept_through_two_snapshots_does_not_win_a_version_whose_file_i
     assert lake.snapshot().version == 3 * SNAPSHOT_EVERY
 
 
-def test_opening_reads_few_files_however_many_commits_there_were(tmp_path: Path) -> None:
+def test_loading_reads_few_files_after_any_number_of_commits(tmp_path: Path) -> None:
     lake = Lake.open(tmp_path, create=True)
     with lake.lock():
         for number in range(5 * SNAPSHOT_EVERY + 3):
@@ -138,7 +138,7 @@ def test_opening_reads_few_files_however_many_commits_there_were(tmp_path: Path)
     assert seen.version == 5 * SNAPSHOT_EVERY + 3 and len(seen.stores["/a"].gaps) == seen.version
 
 
-def test_a_damaged_snapshot_is_replaced_by_the_one_before_it_and_a_damaged_commit_is_told(tmp_path: Path) -> None:
+def test_a_damaged_snapshot_falls_back_to_the_one_before_and_a_damaged_commit_is_an_error(tmp_path: Path) -> None:
     lake = Lake.open(tmp_path, create=True)
     with lake.lock():
         for number in range(2 * SNAPSHOT_EVERY + 2):
@@ -153,7 +153,7 @@ def test_a_damaged_snapshot_is_replaced_by_the_one_before_it_and_a_damaged_commi
         lake.snapshot()
 
 
-def test_a_commit_that_is_missing_in_the_middle_is_told(tmp_path: Path) -> None:
+def test_a_missing_commit_in_the_middle_is_an_error(tmp_path: Path) -> None:
     lake = Lake.open(tmp_path, create=True)
     for number in range(3):
         lake.commit([part(number, number + 1)], [])
@@ -162,7 +162,7 @@ def test_a_commit_that_is_missing_in_the_middle_is_told(tmp_path: Path) -> None:
         lake.snapshot()
 
 
-def test_a_folder_with_something_else_in_it_is_no_place_for_a_lake(tmp_path: Path) -> None:
+def test_a_folder_that_holds_something_else_cannot_become_a_lake(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(NotALake, match=r"thesis\.tex"):
         Lake.open(tmp_path, create=True)
@@ -174,7 +174,7 @@ def test_a_folder_with_something_else_in_it_is_no_place_for_a_lake(tmp_path: Pat
         Lake.open(tmp_path / "thesis.tex", create=True)
 
 
-def test_a_lake_whose_making_was_cut_off_is_made(tmp_path: Path) -> None:
+def test_an_interrupted_creation_of_a_lake_is_finished(tmp_path: Path) -> None:
     (tmp_path / "_mqlake" / "scratch").mkdir(parents=True)
     (tmp_path / "_mqlake" / "scratch" / "lake.json.1.1.new").write_text("{")
     lake = Lake.open(tmp_path, create=True)
@@ -188,7 +188,7 @@ def test_a_lake_of_a_newer_format_is_refused(tmp_path: Path) -> None:
         Lake.open(tmp_path)
 
 
-def test_a_second_job_is_refused_and_told_who_has_the_lake(tmp_path: Path) -> None:
+def test_a_second_job_is_refused_and_the_error_names_the_holder(tmp_path: Path) -> None:
     lake = Lake.open(tmp_path, create=True)
     with lake.lock():
         with pytest.raises(LakeInUse, match=f"process {os.getpid()} on"), Lake.open(tmp_path).lock():
@@ -200,14 +200,14 @@ def test_a_second_job_is_refused_and_told_who_has_the_lake(tmp_path: Path) -> No
         pass
 
 
-def test_what_a_task_wrote_comes_to_the_driver_as_it_was() -> None:
+def test_a_tasks_result_reaches_the_driver_unchanged() -> None:
     file = LakeFile("messages", "messages/x.parquet", "/a", 0, 9, 1, 2, 3, None, None, None, "2026-01-01")
     bare = LakeRange("/a", ID, "/a", 0, 9)
     table = pa.concat_tables([done([file], [part(0, 9)]), done([], [bare])])
     assert harvest(table) == ([part(0, 9), bare], [file])
 
 
-def test_a_store_gets_one_identity_whoever_asks_first(tmp_path: Path) -> None:
+def test_a_store_gets_one_identity_if_many_threads_create_it(tmp_path: Path) -> None:
     assert identity_of(tmp_path) is None and identity_of(tmp_path / "nowhere") is None
     found: list[str] = []
     threads = [threading.Thread(target=lambda: found.append(make_identity(tmp_path))) for _ in range(8)]

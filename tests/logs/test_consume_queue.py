@@ -1,4 +1,4 @@
-"""Where a queue begins, once the log's first files are gone and some of its messages were lost."""
+"""Where a queue begins after the log's first files are deleted and some of its messages are lost."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def test_entries_of_lost_messages_do_not_hide_the_messages_around_them(seed: int
         assert all(number < first for number in gone)
 
 
-def test_a_sync_that_comes_while_a_queue_is_made_finds_nothing_to_do(
+def test_a_sync_while_a_queue_is_being_created_has_nothing_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint does not wait for dispatch: the folder of a queue may not be there yet."""
+    """A checkpoint does not wait for dispatch: the folder of a queue may not exist yet."""
     queue = ConsumeQueue(tmp_path / "orders" / "0", 2000, writable=True)
     create = queue.files.create
 
-    def sync_first(start: int, *, reserve: bool) -> MappedFile:
+    def sync_first(start: int) -> MappedFile:
         queue.sync()
-        return create(start, reserve=reserve)
+        return create(start)
 
     monkeypatch.setattr(queue.files, "create", sync_first)
     assert queue.write(0, ENTRY.pack(0, 100, 0))

@@ -1,4 +1,4 @@
-"""Names of the log's files reach the disk one after the other: a power cut must not leave a gap between files."""
+"""Names of log files are synced one after the other: a power cut must not leave a gap between files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from mqlake import CommitLogConfig
-from mqlake.logs import commit_log
-from tests.helpers import message, open_small
+from mqlake.kernel import GroupCommit
+from tests.helpers import message, open_small, writer_of
 
 
-def test_a_file_gets_no_name_while_the_name_before_it_is_still_on_its_way_to_the_disk(
+def test_a_file_gets_no_name_before_the_name_of_the_previous_file_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_small(tmp_path / "store", commit_log=CommitLogConfig(file_size_bytes=4096)) as store:
@@ -20,11 +20,22 @@ def test_a_file_gets_no_name_while_the_name_before_it_is_still_on_its_way_to_the
             store.put(message(0, body=bytes(900)))
         syncing, go_on = threading.Event(), threading.Event()
 
-        def slow_sync(directory: Path) -> None:
-            syncing.set()
-            go_on.wait(10)
+        class SlowGroup:
+            """A group commit with slow syncs."""
 
-        monkeypatch.setattr(commit_log, "sync_directory", slow_sync)
+            def __init__(self, group: GroupCommit) -> None:
+                self._group = group
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(self._group, name)
+
+            def sync_files(self, target: int, files: list[int], folders: list[int]) -> bool:
+                syncing.set()
+                go_on.wait(10)
+                return self._group.sync_files(target, files, folders)
+
+        log = writer_of(store).log
+        monkeypatch.setattr(log, "group", SlowGroup(log.group))
         flusher = threading.Thread(target=store.flush)
         flusher.start()
         assert syncing.wait(10)

@@ -1,7 +1,8 @@
-"""A queue's folder is judged alike whether it is listed or its files are known by name."""
+"""A queue's folder gets the same verdict whether it is listed or its files are known by name."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ LOG_END = 800
 
 
 def write(folder: Path) -> None:
-    """Five entries in the first file, three in the second."""
+    """Write five entries in the first file, three in the second."""
     entries = b"".join(ENTRY.pack(100 * number, 100, 7) for number in range(END)).ljust(2 * FILE_SIZE, b"\0")
     for start in (0, FILE_SIZE):
         (folder / file_name(start)).write_bytes(entries[start : start + FILE_SIZE])
@@ -32,6 +33,11 @@ def folder_instead(path: Path) -> None:
     path.mkdir()
 
 
+def fifo_instead(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 HARMS: dict[str, Callable[[Path], object]] = {
     "first missing": lambda folder: (folder / file_name(0)).unlink(),
     "second missing": lambda folder: second(folder).unlink(),
@@ -39,13 +45,14 @@ HARMS: dict[str, Callable[[Path], object]] = {
     "long": lambda folder: second(folder).write_bytes(second(folder).read_bytes() + b"\0"),
     "zeroes": lambda folder: second(folder).write_bytes(bytes(FILE_SIZE)),
     "behind the log": lambda folder: second(folder).write_bytes(ENTRY.pack(100, 100, 7) * 2 + ENTRY.pack(750, 99, 7)),
+    "a FIFO for a file": lambda folder: fifo_instead(second(folder)),
     "a folder for a file": lambda folder: folder_instead(second(folder)),
     "a folder for the next file": lambda folder: folder_instead(folder / file_name(2 * FILE_SIZE)),
 }
 
 
 @pytest.mark.parametrize("harm", [None, *HARMS])
-def test_both_ways_to_look_find_the_same(harm: str | None, tmp_path: Path) -> None:
+def test_listing_and_known_names_give_the_same_result(harm: str | None, tmp_path: Path) -> None:
     write(tmp_path)
     if harm is not None:
         HARMS[harm](tmp_path)

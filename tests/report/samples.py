@@ -1,4 +1,4 @@
-"""Reports to draw: an ordinary one, an empty one, and those that are hard to draw."""
+"""Sample reports: an ordinary one, an empty one, and some that are hard to draw."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOSTILE = '<script>alert("x")</script>&amp;\'"'
 
 
 def busy(topic_count: int = 12, *, name: str = "orders", hours: int = 26) -> Report:
-    """A day of a shop: traffic by day and night, a few topics with most of it."""
+    """One day of a shop: traffic by day and night, most of it in a few topics."""
     rng = random.Random(3)
     minutes = range(hours * 60)
     shape = [1.4 - math.cos(2 * math.pi * minute / 1440) + 0.3 * rng.random() for minute in minutes]
@@ -101,7 +101,7 @@ def busy(topic_count: int = 12, *, name: str = "orders", hours: int = 26) -> Rep
                         *("0x1234", cost),
                     )
                     for n, (severity, promise, file, cost) in enumerate(
-                        [("error", "record-crc", "commitlog", "its message cannot be read; readers pass over it")]
+                        [("error", "record-crc", "commitlog", "its message cannot be read; readers skip it")]
                         + [("warning", "queue-entry", f"consumequeue/{name}-0/3", "a message is not delivered")] * 999
                     )
                 ],
@@ -133,7 +133,7 @@ def one_message() -> Report:
 
 
 def hostile() -> Report:
-    """Every text from outside is markup, or very long."""
+    """Every outside text is markup or very long."""
     long = "very-long-name-" * 30
     return Report(
         title=HOSTILE,

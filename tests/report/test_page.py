@@ -1,4 +1,4 @@
-"""The report page: whole in itself, true to its numbers, and safe with any text."""
+"""The report page: self-contained, true to its numbers, and safe with any text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VOID = {"meta", "br", "line", "rect", "input"}
 
 
 class Page(HTMLParser):
-    """Reads a page and insists that what is opened is closed."""
+    """Parse a page and assert that every opened tag is closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def test_every_page_is_well_formed_loads_nothing_and_has_no_script(name: str) ->
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_every_mark_lies_inside_of_its_drawing(name: str) -> None:
+def test_every_mark_lies_inside_its_drawing(name: str) -> None:
     for svg in re.findall(r"<svg.*?</svg>", render(SAMPLES[name]())):
         root = ET.fromstring(svg)
         _, _, width, height = map(float, root.attrib["viewBox"].split())
@@ -72,7 +72,7 @@ def test_every_mark_lies_inside_of_its_drawing(name: str) -> None:
             assert y >= -0.01 and y + float(rect.attrib["height"]) <= height + 0.01
 
 
-def test_texts_from_outside_are_shown_and_not_obeyed() -> None:
+def test_outside_texts_are_escaped() -> None:
     text = render(hostile())
     assert "<script" not in text
     page = Page(text)
@@ -81,20 +81,20 @@ def test_texts_from_outside_are_shown_and_not_obeyed() -> None:
     assert any(value == HOSTILE for _, name, value in page.attributes if name == "title")
 
 
-def test_an_empty_store_has_a_page_that_says_so() -> None:
+def test_the_page_of_an_empty_store_reports_no_messages() -> None:
     page = Page(render(empty()))
     assert "no messages" in page.text
     assert "No messages were counted." in page.text
     assert "No damage found" in page.text
 
 
-def test_one_message_is_told_in_the_singular_and_drawn() -> None:
+def test_one_message_is_reported_in_the_singular_and_drawn() -> None:
     page = Page(render(one_message()))
     assert "1message" in page.text and "1topic" in page.text and "1queue" in page.text
-    assert any("10 a second" in title for title in page.titles)
+    assert any("10 per second" in title for title in page.titles)
 
 
-def test_many_topics_are_the_first_and_the_sum_of_the_others_and_a_table_with_all() -> None:
+def test_many_topics_show_as_the_largest_a_sum_of_the_others_and_a_full_table() -> None:
     report = SAMPLES["many"]()
     page = Page(render(report))
     assert "485 others" in page.text
@@ -112,7 +112,7 @@ def test_every_chart_has_a_name_and_a_table_with_its_numbers() -> None:
     assert all(scales.count(step.messages) in page.text for step in steps)
 
 
-def test_what_is_wrong_is_told_in_words_not_by_colour_alone() -> None:
+def test_problems_are_reported_in_words_not_by_colour_alone() -> None:
     page = Page(render(busy()))
     assert "1 damaged place" in page.text
     assert "failed" in page.text and "StageFailed: archive of it: No space left on device" in page.text
@@ -122,11 +122,11 @@ def test_what_is_wrong_is_told_in_words_not_by_colour_alone() -> None:
     assert "4,321 messages of RocketMQ's own topics" in page.text
 
 
-def test_a_pipeline_that_found_nothing_or_never_ran_has_a_page_that_says_so() -> None:
+def test_a_page_says_if_the_pipeline_found_nothing_or_never_ran() -> None:
     whole = CheckFacts(bytes=1 << 20, counts={})
     lake = LakeFacts(path="/data/lake", version=3, committed_ms=None, check=whole)
     text = Page(render(replace(empty(), lake=lake))).text
-    assert "No promise was found broken" in text and "1 MiB of log" in text.replace(scales.NBSP, " ")
+    assert "No broken promise found" in text and "1 MiB of log" in text.replace(scales.NBSP, " ")
     assert "No pipeline has run on this lake." in text
     assert "promise" not in Page(render(replace(empty(), lake=replace(lake, check=None)))).text, "nothing was checked"
 
@@ -134,7 +134,7 @@ def test_a_pipeline_that_found_nothing_or_never_ran_has_a_page_that_says_so() ->
 # ---- scales
 
 
-def test_steps_put_together_lose_no_message_and_leave_no_hole() -> None:
+def test_merged_steps_lose_no_message_and_leave_no_hole() -> None:
     steps = [Step(NOW + at, 3, 10) for at in (0, 100, 5_000, 86_400_000, 90_000_000)]
     found, width = scales.rebinned(steps, 100)
     assert sum(step.messages for step in found) == 15 and sum(step.bytes for step in found) == 50
@@ -144,7 +144,7 @@ def test_steps_put_together_lose_no_message_and_leave_no_hole() -> None:
     assert len(alone) == scales.MIN_BARS and sum(step.messages for step in alone) == 3
 
 
-def test_buckets_are_put_together_by_doublings() -> None:
+def test_buckets_are_merged_into_doublings() -> None:
     found = scales.doublings([Bucket(0, 1, 5), Bucket(5, 6, 1), Bucket(7, 8, 2), Bucket(40, 48, 1)])
     assert [(b.low, b.high) for b in found] == [(0, 1), (1, 2), (2, 4), (4, 8), (8, 16), (16, 32), (32, 64)]
     assert [b.messages for b in found] == [5, 0, 0, 3, 0, 0, 1]
@@ -167,7 +167,7 @@ def test_ticks_are_round_and_reach_the_highest(highest: float) -> None:
     assert all(tick == int(tick) for tick in scales.ticks(highest, whole=True))
 
 
-def test_numbers_are_short_and_have_no_zeroes_to_spare() -> None:
+def test_numbers_are_short_and_have_no_trailing_zeroes() -> None:
     assert [scales.short(n) for n in (0, 1, 999, 1000, 1234, 99_960, 999_600, 10**9)] == [
         *("0", "1", "999", "1k", "1.23k", "100k", "1M", "1G")
     ]
@@ -178,6 +178,6 @@ def test_numbers_are_short_and_have_no_zeroes_to_spare() -> None:
     assert scales.percent(0.00001).replace(scales.NBSP, " ") == "< 0.1 %"
 
 
-def test_moments_that_cannot_be_are_shown_as_numbers() -> None:
+def test_impossible_times_are_shown_as_numbers() -> None:
     assert scales.moment(NOW) == "2026-01-01 00:00:00"
     assert scales.moment(10**18) == f"{10**18} ms"

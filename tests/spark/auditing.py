@@ -1,4 +1,4 @@
-"""An audit without Spark's session: every task in this process, in no order."""
+"""Run an audit without a Spark session: every task in this process, in random order."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 from mqlake import StoreConfig
 from mqlake.files.layout import Layout
+from mqlake.inspect.check import CheckReport, Examination
+from mqlake.inspect.findings import Finding
 from mqlake.spark.jobs.audit import Work, look, put_together
-from mqlake.store.check import CheckReport, Examination
-from mqlake.store.findings import Finding
 
 
 def audit_here(path: Path, *, grid: int, part_size: int, config: StoreConfig | None = None) -> CheckReport:

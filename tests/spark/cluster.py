@@ -1,10 +1,10 @@
-"""A standalone cluster of Spark's on this machine: a master and workers of one core each, real processes on loopback.
+"""A standalone Spark cluster on this machine: a master and workers with one core each, real processes on loopback.
 
     with Cluster(tmp_path, workers=2) as cluster:
         assert cluster.call(digest, store) == ...
 
-A program has one Spark context, and the tests' own has the shared session; so a driver is a process of its own.
-`call` starts one and runs a function of a module in it, the session first. Everything ends with the block, by its id.
+A program has one Spark context, and that of the tests holds the shared session, so a driver is a separate process.
+`call` starts one and runs a function of a module in it, with the session first. The block ends all processes by id.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WAIT_S = 90.0
 
 
 class Cluster:
-    """A master and `workers` workers with one core each; their logs are in `folder`."""
+    """A master and `workers` workers with one core each. Their logs are in `folder`."""
 
     def __init__(self, folder: Path, workers: int) -> None:
         self._folder = folder
@@ -51,13 +51,13 @@ class Cluster:
             pytest.skip(str(reason))
         try:
             self._start("master", "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-            self.master = self._said("Starting Spark master at ", 1)[0].split()[-1]
+            self.master = self._logged("Starting Spark master at ", 1)[0].split()[-1]
             for number in range(self._count):
                 arguments = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0", "--cores", "1"]
                 arguments += ["--memory", "1g", "--work-dir", str(self._folder / f"work-{number}")]
                 worker = self._start(f"worker-{number}", "worker.Worker", *arguments, self.master)
                 self.worker_pids.append(worker.pid)
-            self._said("Registering worker ", self._count)
+            self._logged("Registering worker ", self._count)
         except BaseException:
             self._stop()
             raise
@@ -69,7 +69,7 @@ class Cluster:
         self._stop()
 
     def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: float = 240.0, **settings: object) -> Any:
-        """Run `function(spark, *arguments)` in a driver of its own; arguments and result travel as JSON."""
+        """Run `function(spark, *arguments)` in its own driver. Arguments and result are passed as JSON."""
         place = f"{function.__module__}:{function.__qualname__}"
         command = [sys.executable, "-m", "tests.spark.cluster", self.master, place, json.dumps([arguments, settings])]
         done = subprocess.run(
@@ -96,8 +96,8 @@ class Cluster:
             "PYSPARK_PYTHON": sys.executable,
         }
 
-    def _said(self, text: str, times: int) -> list[str]:
-        """The master's lines with this text, once there are so many."""
+    def _logged(self, text: str, times: int) -> list[str]:
+        """Wait until the master has logged this text so many times. Return those lines."""
         log = self._folder / "master.log"
 
         def lines() -> list[str]:
@@ -111,7 +111,7 @@ class Cluster:
         return any(process.poll() is not None for process in self._processes)
 
     def _stop(self) -> None:
-        """Workers end their executors as they end; the master goes last."""
+        """Stop workers, which end their executors, before the master."""
         for end in (subprocess.Popen.terminate, subprocess.Popen.kill):
             for process in reversed(self._processes):
                 end(process)
@@ -123,22 +123,22 @@ class Cluster:
 
 
 def content_digest(rows: Iterable[dict[str, Any]]) -> str:
-    """One text for exact content: every column of every row, in the order of store and log."""
+    """Return one text that identifies the exact content: every column of every row, ordered by store and offset."""
     ordered = sorted(rows, key=lambda row: (row["store"], row["physical_offset"]))
     texts = [repr({name: str(row[name]) for name in sorted(row)}) for row in ordered]
     return f"{len(texts)} rows, {hashlib.sha256(chr(10).join(texts).encode()).hexdigest()}"
 
 
 def digest(spark: SparkSession, store: str, options: dict[str, str]) -> str:
-    """What a read of the store gives, exactly."""
+    """Return the digest of a read of the store."""
     table: pa.Table = spark.read.format("mqlake").options(**options).load(store).toArrow()
     return content_digest(table.to_pylist(maps_as_pydicts="strict"))
 
 
 def digest_while_killed(spark: SparkSession, store: str, options: dict[str, str], workers: list[int]) -> list[str]:
-    """The same, while the executors of the first worker are killed in the middle of it; and what was killed when.
+    """Return the same while the executors of the first worker are killed in the middle, and what was killed when.
 
-    A read that was over before it could happen is read again.
+    If a read finishes before a kill, read again.
     """
     import threading
 
@@ -154,10 +154,10 @@ def digest_while_killed(spark: SparkSession, store: str, options: dict[str, str]
     def kill(over: threading.Event) -> None:
         if eventually(lambda: over.is_set() or tasks_done() >= 3, WAIT_S) and not over.is_set():
             for process in psutil.Process(workers[0]).children():
-                # the script that started the worker may have left it a dead child, which has no command any more
+                # the script that started the worker may have left a zombie child, which has no command line
                 with contextlib.suppress(psutil.ZombieProcess):
                     if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
-                        killed.append(f"executor {process.pid} behind {tasks_done()} tasks")
+                        killed.append(f"executor {process.pid} after {tasks_done()} tasks")
                         process.kill()
 
     found = ""

@@ -1,4 +1,4 @@
-"""What jobs give, as short texts that are equal where every row and every byte is: on a session, and without one."""
+"""Results of jobs as short digests that are equal only if every row and byte is: on a session, and without one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import mqlake
 import mqlake.spark
 from mqlake.spark.jobs.audit import findings_table
 from tests.helpers import LOG_FILE
+from tests.inspect.rebuilding import index_files, queue_files, rebuild_here
 from tests.lake.jobs import NO_SPARK, assert_holds, rows_in, run_jobs_here
 from tests.spark.cluster import digest_while_killed
 from tests.spark.tables import stats_here
-from tests.store.rebuilding import index_files, queue_files, rebuild_here
 
 SPLIT = 30 << 10
 
@@ -25,13 +25,13 @@ SPLIT = 30 << 10
 def read_and_work(
     spark: SparkSession, store: str, options: dict[str, str], workers: list[int], folder: str
 ) -> tuple[str, list[str], dict[str, str]]:
-    """A read in which a worker's executor is killed, what was killed, and the jobs behind it."""
+    """Return a read in which a worker's executor is killed, what was killed, and the jobs that run after it."""
     found, *killed = digest_while_killed(spark, store, options, workers)
     return found, killed, job_digests(spark, store, folder)
 
 
 def job_digests(spark: SparkSession, store: str, folder: str) -> dict[str, str]:
-    """Archive, rebuild, audit and stats over a session, some tasks each."""
+    """Run archive, rebuild, audit and stats on a session, in several tasks each."""
     lake, built = Path(folder, "lake"), Path(folder, "built")
     mqlake.spark.archive(spark, store, str(lake), split_size=str(SPLIT), step_bytes=4 * SPLIT)
     mqlake.spark.rebuild(spark, store, built, part_size=LOG_FILE)
@@ -41,7 +41,7 @@ def job_digests(spark: SparkSession, store: str, folder: str) -> dict[str, str]:
 
 
 def job_digests_here(store: Path, folder: Path) -> dict[str, str]:
-    """The same without Spark; the audit is a check."""
+    """Run the same without Spark. The audit is a check."""
     lake, built = folder / "lake", folder / "built"
     with pytest.MonkeyPatch.context() as patch:
         run_jobs_here(patch)

@@ -1,7 +1,7 @@
-"""A replay in a process that kills itself on the way: `python -m tests.spark.replaying LAKE TO CALL`.
+"""Replay in a process that kills itself on the way: `python -m tests.spark.replaying LAKE TO CALL`.
 
-Driver and workers are this one process. It dies, as by `kill -9`, at the call number CALL of a function of mqlake's:
-between any two steps that it takes. Where it comes to its end, it prints how many calls there were.
+This one process is driver and workers. It dies, as by `kill -9`, at the CALLth call of any function of mqlake, that is,
+between any two of its steps. If it reaches the end, it prints how many calls there were.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A stream without Spark: the reader is asked as Spark asks it, so that most tests need no JVM."""
+"""Run a stream without Spark: call the reader as Spark does, so that most tests need no JVM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Offset = dict[str, Any]
 
 
 class Engine:
-    """One query: its checkpoint is `offsets`, which a restart keeps."""
+    """One query. Its checkpoint is `offsets`, which survives a restart."""
 
     def __init__(self, path: Path | str, **options: Any) -> None:
         self.offsets: list[Offset] = []
@@ -33,7 +33,7 @@ class Engine:
         return as_json(self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit()))
 
     def batch(self, limit: ReadLimit | None = None) -> list[Row]:
-        """The rows of the next batch, none where there is nothing new."""
+        """Return the rows of the next batch. Empty if there is nothing new."""
         start = self.offsets[-1] if self.offsets else as_json(self.reader.initialOffset())
         end = self.next_offset(limit)
         if end != start:
@@ -48,7 +48,7 @@ class Engine:
         return rows
 
     def batches(self, limit: ReadLimit | None = None) -> list[list[Row]]:
-        """All that is there, batch by batch."""
+        """Return everything that exists, batch by batch."""
         found: list[list[Row]] = []
         while True:
             count = len(self.offsets)
@@ -62,7 +62,7 @@ class Engine:
 
 
 def as_json(offset: Offset) -> Offset:
-    """Through a text and back, as the checkpoint does."""
+    """Convert to text and back, as the checkpoint does."""
     back: Offset = json.loads(json.dumps(offset))
     return back
 

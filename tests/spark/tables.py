@@ -1,4 +1,4 @@
-"""Reads without Spark: the plan and its splits in this process, for tests that need no JVM."""
+"""Read without Spark: plan and read splits in this process, for tests without a JVM."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def options_for(path: Path | str, **options: Any) -> SourceOptions:
 
 
 def plan_of(path: Path | str, **options: Any) -> StorePlan:
-    """The plan of one store."""
+    """Return the plan of one store."""
     (made,) = plan(options_for(path, **options))
     return made
 
@@ -37,7 +37,7 @@ def splits_of(path: Path | str, **options: Any) -> list[Split]:
 
 
 def rows_of(path: Path | str, splits: list[Split] | None = None, **options: Any) -> list[Row]:
-    """All rows of a read, split by split; every batch is valid and has the schema that was promised."""
+    """Return all rows of a read, split by split. Asserts that every batch is valid and has the promised schema."""
     parsed = options_for(path, **options)
     rows: list[Row] = []
     for split in splits if splits is not None else splits_of(path, **options):
@@ -54,7 +54,7 @@ def offsets_of(path: Path | str, **options: Any) -> list[int]:
 
 
 def write_store(path: Path, count: int = 600, topics: int = 5, **settings: Any) -> None:
-    """Messages over several topics and log files: keys that repeat, three tags and none, bodies of many sizes."""
+    """Write messages over several topics and log files: repeated keys, three tags or none, bodies of many sizes."""
     with open_small(path, **settings) as store:
         put_messages(store, 0, count, topics)
 
@@ -74,7 +74,7 @@ def put_messages(store: MessageStore, first: int, count: int, topics: int = 5) -
 
 
 def stats_here(stores: str | Sequence[str], **options: Any) -> Stats:
-    """`mqlake.spark.stats` in this process, without Spark."""
+    """Run `mqlake.spark.stats` in this process, without Spark."""
 
     def run_here(spark: Any, items: Sequence[Any], work: Callable[[Any], pa.Table], schema: pa.Schema) -> pa.Table:
         return pa.concat_tables([schema.empty_table(), *map(work, items)])

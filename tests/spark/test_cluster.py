@@ -1,4 +1,4 @@
-"""On a real standalone cluster: as many workers as there are, and one of them killed, give the same results exactly."""
+"""A real standalone cluster gives exactly the same results with any number of workers, and if one of them is killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONS = {"splitSize": "10k"}
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Damaged in a few places, so that an audit has something to find."""
+    """A store with some damage, so that an audit finds something."""
     path = tmp_path_factory.mktemp("cluster") / "store"
     write_store(path)
     for seed in range(3):
@@ -29,13 +29,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What jobs give without a cluster, and without Spark."""
+    """What jobs return without Spark."""
     found = job_digests_here(store, tmp_path_factory.mktemp("here"))
-    assert not [name for name, told in found.items() if told.startswith("0,")], "there is something to compare"
+    assert not [name for name, text in found.items() if text.startswith("0,")], "a result is empty"
     return found
 
 
-def test_two_workers_and_one_killed_in_the_middle_give_every_message_once_and_jobs_their_results(
+def test_a_cluster_whose_worker_is_killed_still_gives_every_message_once_and_the_same_job_results(
     tmp_path: Path, store: Path, expected: dict[str, str]
 ) -> None:
     assert len(splits_of(store, **OPTIONS)) > 30
@@ -48,7 +48,7 @@ def test_two_workers_and_one_killed_in_the_middle_give_every_message_once_and_jo
 
 @pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_any_number_of_workers_gives_the_same_rows_and_results(
+def test_any_number_of_workers_gives_the_same_rows_and_job_results(
     tmp_path: Path, store: Path, expected: dict[str, str], workers: int
 ) -> None:
     with Cluster(tmp_path, workers=workers) as cluster:

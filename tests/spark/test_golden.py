@@ -1,4 +1,4 @@
-"""Stores that RocketMQ wrote, as tables: every record that RocketMQ finds in its own store, and no other."""
+"""Tables of stores that RocketMQ wrote have every record that RocketMQ finds in its own store, and no other."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOADED = [name for name in NAMES if name != "v4-empty-next-file"]
-"""4.9 does not start with an empty next file, so there is no dump to compare with."""
+"""RocketMQ 4.9 does not start with an empty next file, so there is no dump to compare with."""
 EVERYTHING: dict[str, Any] = {"includeInternal": "true", "columns": ",".join(ALL_COLUMNS)}
 
 
 def require_equal(rows: list[dict[str, Any]], golden: GoldenStore) -> int:
-    """Rows of the table are the records of RocketMQ's dump, bodies as stored."""
+    """Assert that rows of the table equal the records of RocketMQ's dump, with bodies as stored. Return their count."""
     wanted = golden.expected("record")
     rows = sorted(rows, key=lambda row: row["physical_offset"])
     assert len(rows) == len(wanted)
@@ -47,18 +47,18 @@ def test_a_plan_and_its_splits_hold_every_record(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", LOADED)
-def test_every_way_serves_what_rocketmq_delivers(name: str, tmp_path: Path) -> None:
-    """Through queues, scan and index alike: the messages of each topic that its queues name."""
+def test_every_way_reads_what_rocketmq_delivers(name: str, tmp_path: Path) -> None:
+    """Queues, scan and index alike return the messages that the queues of each topic name."""
     golden = GoldenStore(name, tmp_path)
     delivered: dict[str, set[int]] = defaultdict(set)
     for line in golden.expected("message"):
         delivered[line["topic"]].add(line["physicalOffset"])
     records = {line["physicalOffset"]: line for line in golden.expected("record")}
     for topic, offsets in delivered.items():
-        own = {offset for offset in offsets if records[offset]["topic"] == topic}  # light queues name others' too
+        own = {offset for offset in offsets if records[offset]["topic"] == topic}  # light queues also name others'
         for via in ("auto", "scan"):
             assert {*offsets_of(golden.path, topics=topic, via=via)} >= own
-    with MessageStore.open(golden.path, config=golden.config):  # what recovery makes of it can be believed
+    with MessageStore.open(golden.path, config=golden.config):  # after recovery, queues and index are trusted
         pass
     for topic in delivered:
         if not is_internal(topic):

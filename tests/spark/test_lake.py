@@ -1,4 +1,4 @@
-"""The lake in Spark itself: archive, compaction and union as jobs."""
+"""The lake's jobs on Spark: archive, compaction and union."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
 
 SOME = [SELECTIONS[number] for number in (1, 3, 4, 6)]
-"""The others are like them; the tests of `tests/lake` have all, without a JVM."""
+"""The others are similar. `tests/lake` has all of them, without a JVM."""
 
 
 def rows(frame: DataFrame) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ def expected_rows(store: Path, **options: Any) -> list[dict[str, Any]]:
 def test_archive_compaction_and_union_give_every_message_once_with_every_selection(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The union was made before the archiver and the cleaner went on, and is run after."""
+    """The union was made before more was archived and deleted, and is run after."""
     store, lake = tmp_path / "store", tmp_path / "lake"
     write_store(store, 700)
     (done,) = archive(spark, str(store), str(lake), split_size="200k", step_bytes=200_000)
@@ -60,7 +60,7 @@ def test_archive_compaction_and_union_give_every_message_once_with_every_selecti
         opened.wait_dispatched()
         expected = [expected_rows(store, **options) for options in SOME]
         frames = [union(spark, str(store), str(lake), **options) for options in SOME]
-        assert frames[0].count() == 1400, "its log is planned now"
+        assert frames[0].count() == 1400, "this plans the read of the log"
         archive(spark, str(store), str(lake))
         compact(spark, str(lake))
         opened.retain(keep_bytes=0)
@@ -78,7 +78,7 @@ def test_archive_compaction_and_union_give_every_message_once_with_every_selecti
         assert rows(union(spark, str(store), str(lake), **bounds)) == wanted and wanted
 
 
-def test_a_moved_store_has_one_name_in_the_union_and_a_lost_one_its_archive(
+def test_a_union_has_the_new_name_of_a_moved_store_and_the_archive_of_a_lost_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     store, lake, moved = tmp_path / "store", tmp_path / "lake", tmp_path / "moved"
@@ -98,7 +98,7 @@ def test_a_moved_store_has_one_name_in_the_union_and_a_lost_one_its_archive(
         union(spark, str(moved), str(lake), onDamage="rows")
 
 
-def test_an_error_in_a_worker_is_told_and_nothing_is_committed(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_error_in_a_worker_is_raised_and_nothing_is_committed(spark: SparkSession, tmp_path: Path) -> None:
     store, lake = tmp_path / "store", tmp_path / "lake"
     write_store(store, 100)
     Lake.open(lake, create=True)
@@ -111,7 +111,7 @@ def test_an_error_in_a_worker_is_told_and_nothing_is_committed(spark: SparkSessi
     assert done.rows == 100
 
 
-def test_damage_in_the_archive_fails_a_union_that_is_told_to(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_in_the_archive_fails_a_union_with_on_damage_fail(spark: SparkSession, tmp_path: Path) -> None:
     store, lake = tmp_path / "store", tmp_path / "lake"
     write_store(store, 100)
     flip(store, rows_of(store)[5]["physical_offset"] + 90)
@@ -121,7 +121,7 @@ def test_damage_in_the_archive_fails_a_union_that_is_told_to(spark: SparkSession
         union(spark, str(store), str(lake), onDamage="fail")
 
 
-def test_the_unions_count_is_exact_while_all_run_and_are_killed(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_union_is_exact_while_processes_run_and_are_killed(spark: SparkSession, tmp_path: Path) -> None:
     def by_union(storm: Storm) -> list[int]:
         frame = union(spark, str(storm.store), str(storm.lake), includeInternal=True, columns="store,physical_offset")
         found = [row["physical_offset"] for row in frame.collect()]

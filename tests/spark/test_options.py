@@ -1,4 +1,4 @@
-"""Options: what is not understood is refused by name, with what would be."""
+"""Options: an unknown name or value is refused, and the error lists what is allowed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mqlake.errors import InvalidConfig
 from mqlake.spark.options import PARSERS, parse_options
 
 
-def test_names_are_taken_in_any_case() -> None:
+def test_option_names_are_case_insensitive() -> None:
     options = parse_options({"PATH": "s", "TOPICS": "a, b,a", "splitsize": "64MiB", "ondamage": "FAIL"})
     assert (options.paths, options.topics) == (("s",), ("a", "b"))
     assert (options.split_size, options.on_damage) == (64 << 20, "fail")
@@ -20,7 +20,7 @@ def test_a_json_list_may_hold_commas() -> None:
     assert parse_options({"path": "s", "keys": '["a,b", "c"]'}).keys == ("a,b", "c")
 
 
-def test_several_paths_come_as_spark_sends_them() -> None:
+def test_several_paths_are_accepted_as_spark_sends_them() -> None:
     assert parse_options({"paths": '["a", "b"]'}).paths == ("a", "b")
 
 
@@ -37,7 +37,7 @@ def test_times_are_milliseconds_or_iso(text: str, expected: int) -> None:
     assert parse_options({"path": "s", "startTime": text}).start_time == expected
 
 
-def test_a_name_that_is_not_known_is_refused_with_those_that_are() -> None:
+def test_an_unknown_name_is_refused_and_the_error_lists_the_known_ones() -> None:
     with pytest.raises(InvalidConfig) as caught:
         parse_options({"path": "s", "topicz": "orders"})
     assert "topicz" in str(caught.value) and "orders" in str(caught.value)
@@ -66,14 +66,14 @@ def test_a_name_that_is_not_known_is_refused_with_those_that_are() -> None:
         ("path", "", "folder"),
     ],
 )
-def test_a_value_that_is_not_allowed_is_refused_with_those_that_are(name: str, value: str, allowed: str) -> None:
+def test_an_invalid_value_is_refused_and_the_error_lists_the_valid_ones(name: str, value: str, allowed: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         parse_options({"path": "s", name: value})
     assert name in str(caught.value)
     assert allowed in str(caught.value)
 
 
-def test_a_read_without_a_path_says_so() -> None:
+def test_a_read_without_a_path_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="name the store's folder"):
         parse_options({"topics": "a"})
 

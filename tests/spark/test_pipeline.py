@@ -1,4 +1,4 @@
-"""The pipeline takes every record in once, whatever is run again, and wherever it stopped. No JVM is needed here."""
+"""The pipeline processes every record once, whatever is repeated and wherever it stopped. These tests need no JVM."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.lake.jobs import NO_SPARK, assert_holds, rows_in, run_here, run_jobs_
 from tests.spark.streams import Engine
 from tests.spark.tables import offsets_of, put_messages, stats_here, write_store
 
-module = importlib.import_module("mqlake.spark.jobs.pipeline")  # the package's name of it is the function
+module = importlib.import_module("mqlake.spark.jobs.pipeline")  # in the package this name is the function
 
 
 class Row(dict[str, Any]):
@@ -61,7 +61,7 @@ class Rows:
 
 
 class Ranges(Engine):
-    """Asks the stream of ranges as Spark does."""
+    """Call the stream of ranges as Spark does."""
 
     def restart(self, path: Path | str, **options: Any) -> None:
         given = {"via": "scan", "includeInternal": "true", "splitSize": "30k", "maxBytesPerTrigger": "80k"}
@@ -94,7 +94,7 @@ def new_run(lake: Path, *stores: Path, **options: Any) -> Any:
 
 
 def take_all(run: Any, ranges: Ranges) -> int:
-    """Every batch that there is; how many."""
+    """Run every batch that exists. Return how many there were."""
     batches = ranges.batches()
     for number, rows in enumerate(batches):
         run.batch(Rows(rows), number)
@@ -102,7 +102,7 @@ def take_all(run: Any, ranges: Ranges) -> int:
 
 
 def assert_has_all(lake: Path, *stores: Path) -> None:
-    """Each record of the logs is in one row, every table covers the logs, and the index has each key once."""
+    """Assert that each record of the logs is in one row, all tables cover the logs, and the index has each key once."""
     expected = [(str(store), offset) for store in stores for offset in offsets_of(store, includeInternal="true")]
     assert [(row["store"], row["physical_offset"]) for row in rows_in(lake)] == sorted(expected)
     assert_holds(lake)
@@ -129,7 +129,7 @@ def test_every_stage_has_every_byte_of_every_store(store: Path, lake: Path, tmp_
         assert list(Gates(path / "mqlake" / "gates").offsets().values()) == [ends[str(path)]]
 
 
-def test_a_batch_that_is_run_again_behind_its_commit_writes_nothing(store: Path, lake: Path) -> None:
+def test_a_batch_repeated_after_its_commit_writes_nothing(store: Path, lake: Path) -> None:
     run = new_run(lake, store)
     for number, rows in enumerate(Ranges(store).batches()):
         run.batch(Rows(rows), number)
@@ -143,8 +143,8 @@ class Died(Exception):
     """Stands for a kill."""
 
 
-@pytest.mark.parametrize("point", [*STAGES, "before the commit", "behind the commit", "before the gates"])
-def test_a_run_that_dies_at_any_point_is_taken_up_exactly(
+@pytest.mark.parametrize("point", [*STAGES, "before the commit", "after the commit", "before the gates"])
+def test_a_run_that_dies_at_any_point_is_resumed_exactly(
     store: Path, lake: Path, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranges = Ranges(store)
@@ -155,20 +155,20 @@ def test_a_run_that_dies_at_any_point_is_taken_up_exactly(
             while True:
                 run.batch(Rows(ranges.batch()), 0)
                 committed = list(ranges.offsets)
-        ranges.offsets = committed  # Spark runs the batch again that it has not noted as done
+        ranges.offsets = committed  # Spark repeats a batch that it has not marked as done
         ranges.restart(store, maxBytesPerTrigger="50k")
     take_all(new_run(lake, store), ranges)
     assert_has_all(lake, store)
 
 
 def die_at(patched: pytest.MonkeyPatch, run: Any, point: str, after: int) -> None:
-    """Let a point pass so many times, and die when it comes again."""
+    """Let a point pass so many times, and die the next time."""
     passes = itertools.count()
 
-    def dying(work: Callable[..., Any], *, behind: bool) -> Callable[..., Any]:
+    def dying(work: Callable[..., Any], *, works_first: bool) -> Callable[..., Any]:
         def wrapped(*given: Any, **named: Any) -> Any:
             dies = next(passes) == after
-            if dies and not behind:
+            if dies and not works_first:
                 raise Died
             found = work(*given, **named)
             if dies:
@@ -178,14 +178,14 @@ def die_at(patched: pytest.MonkeyPatch, run: Any, point: str, after: int) -> Non
         return wrapped
 
     if point in STAGES:
-        patched.setitem(STAGES, point, dying(STAGES[point], behind=True))
+        patched.setitem(STAGES, point, dying(STAGES[point], works_first=True))
     elif point == "before the gates":
-        patched.setattr(module, "move", dying(module.move, behind=False))
+        patched.setattr(module, "move", dying(module.move, works_first=False))
     else:
-        patched.setattr(run._lake, "commit", dying(run._lake.commit, behind=point == "behind the commit"))
+        patched.setattr(run._lake, "commit", dying(run._lake.commit, works_first=point == "after the commit"))
 
 
-def test_what_another_job_archived_meanwhile_is_not_taken_in_again(store: Path, lake: Path) -> None:
+def test_what_another_job_archived_meanwhile_is_not_archived_again(store: Path, lake: Path) -> None:
     ranges = Ranges(store)
     run = new_run(lake, store)
     run.batch(Rows(ranges.batch()), 0)
@@ -201,7 +201,7 @@ def test_what_another_job_archived_meanwhile_is_not_taken_in_again(store: Path, 
 
 
 def cut_archive(lake: Path, store: Path, planned: list[dict[str, Any]]) -> tuple[Any, Any]:
-    """The first half of the first range that is planned, as the archive job has it."""
+    """Return the first half of the first planned range, as the archive job writes it."""
     from mqlake.lake import harvest
     from mqlake.spark.jobs.archive_split import archive_split
     from mqlake.spark.split import Split
@@ -212,7 +212,7 @@ def cut_archive(lake: Path, store: Path, planned: list[dict[str, Any]]) -> tuple
     return harvest(archive_split(str(lake), member, Split(**{**row, "end": middle})))
 
 
-def test_bytes_that_the_lake_would_miss_stop_the_pipeline(store: Path, lake: Path) -> None:
+def test_the_pipeline_stops_at_a_gap_in_the_lake(store: Path, lake: Path) -> None:
     run, ranges = new_run(lake, store), Ranges(store)
     run.batch(Rows(ranges.batch()), 0)
     ranges.batch()
@@ -221,7 +221,7 @@ def test_bytes_that_the_lake_would_miss_stop_the_pipeline(store: Path, lake: Pat
     assert run._lake.snapshot().version == 0
 
 
-def test_another_store_in_the_place_of_a_known_one_stops_the_pipeline(store: Path, lake: Path) -> None:
+def test_the_pipeline_stops_if_another_store_replaced_a_known_one(store: Path, lake: Path) -> None:
     run, ranges = new_run(lake, store), Ranges(store)
     for number in range(3):
         run.batch(Rows(ranges.batch()), number)
@@ -232,7 +232,7 @@ def test_another_store_in_the_place_of_a_known_one_stops_the_pipeline(store: Pat
         run.batch(Rows(planned), 3)
 
 
-def test_a_store_that_comes_later_is_taken_in(store: Path, lake: Path, tmp_path: Path) -> None:
+def test_a_store_that_appears_later_is_archived(store: Path, lake: Path, tmp_path: Path) -> None:
     run, ranges = new_run(lake, store), Ranges(tmp_path / "store*")
     take_all(run, ranges)
     write_store(tmp_path / "store-2", 40)
@@ -254,7 +254,7 @@ def test_damage_is_a_finding_and_a_gap_and_stops_nothing(store: Path, lake: Path
     assert {row["store"] for row in found} == {str(store)}
 
 
-def test_a_report_has_the_findings_of_the_lake_beside_the_damage_of_the_log(store: Path, lake: Path) -> None:
+def test_a_report_shows_findings_of_the_lake_and_damage_of_the_log(store: Path, lake: Path) -> None:
     hit = offsets_of(store, includeInternal="true")[100]
     with (store / "commitlog" / file_name(hit - hit % LOG_FILE)).open("r+b") as file:
         file.seek(hit % LOG_FILE + 4)
@@ -276,7 +276,7 @@ def test_a_report_has_the_findings_of_the_lake_beside_the_damage_of_the_log(stor
     assert "record-magic" in text and escape(first.found) in text
 
 
-def test_a_compaction_merges_all_tables_and_changes_no_answer(store: Path, lake: Path) -> None:
+def test_a_compaction_merges_all_tables_and_changes_no_result(store: Path, lake: Path) -> None:
     hit = offsets_of(store, includeInternal="true")[100]
     with (store / "commitlog" / file_name(hit - hit % LOG_FILE)).open("r+b") as file:
         file.seek(hit % LOG_FILE + 4)
@@ -287,11 +287,11 @@ def test_a_compaction_merges_all_tables_and_changes_no_answer(store: Path, lake:
     def answers() -> tuple[Any, ...]:
         made = report_of(stats_here((), lake=str(lake)), lake=str(lake), title="")
         assert made.lake is not None
-        told = [(stage.name, stage.position) for stage in made.lake.stages]
+        positions = [(stage.name, stage.position) for stage in made.lake.stages]
         return (
             replace(made, made_ms=0, lake=None),
             made.lake.check,
-            told,
+            positions,
             rows_in(lake),
             sorted(map(repr, rows_in(lake, "index"))),
         )
@@ -310,7 +310,7 @@ def test_a_compaction_merges_all_tables_and_changes_no_answer(store: Path, lake:
     assert len(rows_in(lake)) == 339
 
 
-def test_wrong_sizes_and_stores_are_named_before_a_lake_is_made(store: Path, lake: Path, tmp_path: Path) -> None:
+def test_invalid_sizes_and_stores_are_refused_before_a_lake_is_created(store: Path, lake: Path, tmp_path: Path) -> None:
     for name, text in (("batch_bytes", "x"), ("split_size", "0"), ("every", "10")):
         given: dict[str, Any] = {name: text}
         with pytest.raises(InvalidConfig, match=f"^{name} = '{text}': "):
@@ -321,7 +321,7 @@ def test_wrong_sizes_and_stores_are_named_before_a_lake_is_made(store: Path, lak
 
 
 class FailedQuery:
-    """A query that ended by an error of Spark's."""
+    """A query that ended with an error of Spark's."""
 
     isActive = False
 
@@ -329,9 +329,7 @@ class FailedQuery:
         raise PySparkException("PositionLost: set failOnDataLoss=false")
 
 
-def test_a_store_that_is_gone_or_cleaned_too_early_is_told_as_the_next_run_would_tell_it(
-    store: Path, lake: Path
-) -> None:
+def test_a_store_that_is_gone_or_cleaned_too_early_raises_the_error_of_the_next_run(store: Path, lake: Path) -> None:
     run = new_run(lake, store)
     take_all(run, Ranges(store))
     with pytest.raises(PySparkException, match="PositionLost"):
@@ -361,11 +359,11 @@ def test_a_stage_that_fails_names_itself_and_nothing_counts(
     with pytest.raises(StageFailed, match=r"index of scan of .* No space left") as raised:
         run.batch(Rows(ranges.batch()), 1)
     assert run._lake.snapshot().version == 0
-    told = (
+    text = (
         f"[STREAM_FAILED] …\nTraceback (most recent call last):\nmqlake.errors.StageFailed: {raised.value}\n\n=== Query"
     )
-    assert module.failure(told) == ("index", f"StageFailed: {raised.value}")
-    run.notes.failed(*module.failure(told))
+    assert module.failure(text) == ("index", f"StageFailed: {raised.value}")
+    run.notes.failed(*module.failure(text))
     assert run.notes.stages["index"].last_error == run.notes.last_error != run.notes.stages["archive"].last_error
 
 
@@ -382,7 +380,7 @@ def write_checkpoint(folder: Path, ends: list[dict[str, int]], commits: int) -> 
         (folder / "commits" / str(number)).write_text("v1\n{}")
 
 
-def test_a_checkpoint_is_gone_on_with_only_where_the_lake_has_as_much(store: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_is_resumed_only_if_the_lake_has_as_much(store: Path, tmp_path: Path) -> None:
     a, b, c = offsets_of(store, includeInternal="true")[10:40:10]
     ends = [{str(store): end} for end in (a, b, c)]
 
@@ -394,18 +392,18 @@ def test_a_checkpoint_is_gone_on_with_only_where_the_lake_has_as_much(store: Pat
         return found
 
     assert agrees(3, c) and agrees(3, c + 1000)
-    assert not agrees(3, b), "the lake was brought back from an older copy"
-    assert agrees(2, b) and agrees(2, c), "the last batch is run again"
+    assert not agrees(3, b), "the lake was restored from an older copy"
+    assert agrees(2, b) and agrees(2, c), "the last batch is repeated"
     assert not agrees(2, a)
     other = tmp_path / "other"
     write_store(other, 3)
     assert not agrees(3, c, path=other)
     assert not module.agrees(tmp_path / "none", [])
     (tmp_path / "checkpoint-3" / "offsets" / "2").write_bytes(b"")
-    assert not agrees(3, c), "a power cut may leave it empty"
+    assert not agrees(3, c), "a power cut may leave the file empty"
 
 
-# ---- around it
+# ---- refusals and status
 
 
 def test_a_second_pipeline_on_a_lake_is_refused(store: Path, lake: Path) -> None:
@@ -420,7 +418,7 @@ def test_a_lake_of_other_stores_is_refused(store: Path, lake: Path, tmp_path: Pa
         run_pipeline(NO_SPARK, str(tmp_path / "other"), str(lake), once=True)
 
 
-def test_times_are_named_where_they_are_none() -> None:
+def test_an_interval_without_a_unit_is_refused() -> None:
     assert [module.milliseconds(text) for text in ("500ms", "10s", "2 m", "1h")] == [500, 10_000, 120_000, 3_600_000]
     with pytest.raises(InvalidConfig, match="every = 'soon': a time like"):
         module.milliseconds("soon")
@@ -440,7 +438,7 @@ def status(lake: Path, *more: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_what_was_archived_alone_did_not_go_through_the_other_stages(store: Path, lake: Path) -> None:
+def test_ranges_archived_outside_the_pipeline_are_missing_from_the_other_stages(store: Path, lake: Path) -> None:
     archive(NO_SPARK, str(store), str(lake))
     run = new_run(lake, store)
     end = run._lake.snapshot().stores[str(store)].end
@@ -453,17 +451,17 @@ def test_what_was_archived_alone_did_not_go_through_the_other_stages(store: Path
     assert run.notes.stages["stats"].lag_bytes == new_end > end
 
 
-def test_status_is_told_from_the_lakes_files_alone(store: Path, lake: Path) -> None:
+def test_status_needs_only_the_files_of_the_lake(store: Path, lake: Path) -> None:
     run, ranges = new_run(lake, store), Ranges(store)
     assert "never run" in status(lake)
     for number in range(3):
         run.batch(Rows(ranges.batch()), number)
     shutil.rmtree(store)
     end = run._lake.snapshot().stores[str(store)].end
-    told = json.loads(status(lake, "--json"))
-    assert told["state"] == "running"
-    assert told["stages"]["index"]["position"] == {str(store): end}
-    assert told["stages"]["stats"]["lag_bytes"] == told["latest"][str(store)] - end > 0
+    printed = json.loads(status(lake, "--json"))
+    assert printed["state"] == "running"
+    assert printed["stages"]["index"]["position"] == {str(store): end}
+    assert printed["stages"]["stats"]["lag_bytes"] == printed["latest"][str(store)] - end > 0
     notes = Notes.load(run._lake)
     assert notes is not None
     notes.pid = 2**22 - 1

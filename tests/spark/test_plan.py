@@ -1,4 +1,4 @@
-"""Plans: whichever way is taken the rows are the same, and splits are cut between records."""
+"""Plans: every way returns the same rows, and splits are cut between records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def messages(store: Path) -> list[Row]:
-    """All records, by the store's own scan; half and rolled-back ones are not messages."""
+    """All records from the store's own scan. Half and rolled-back ones are not messages."""
     with MessageStore.open(store, read_only=True) as opened:
         rows = [row for batch in opened.scan() for row in batch.to_pylist(maps_as_pydicts="strict")]
     return [row for row in rows if not row["sys_flag"] & 4]
@@ -42,13 +42,13 @@ def offsets(rows: list[Row]) -> list[int]:
     return [row["physical_offset"] for row in rows]
 
 
-def test_a_read_of_all_is_what_the_store_scans(store: Path, messages: list[Row]) -> None:
+def test_a_full_read_returns_what_the_store_scans(store: Path, messages: list[Row]) -> None:
     found = rows_of(store)
     assert {row.pop("store") for row in found} == {str(store)}
     assert found == messages
 
 
-def test_half_and_rolled_back_messages_come_when_asked_for(store: Path) -> None:
+def test_half_and_rolled_back_messages_are_returned_only_on_request(store: Path) -> None:
     assert len(rows_of(store, includeInternal="true")) == 600
     assert len(rows_of(store)) == 400
 
@@ -68,7 +68,7 @@ SELECTIONS: list[tuple[dict[str, Any], Any]] = [
 
 @pytest.mark.parametrize("split", ["1g", "20k", "1k"])
 @pytest.mark.parametrize(("options", "wanted"), SELECTIONS)
-def test_every_way_gives_exactly_the_rows_that_were_selected(
+def test_every_way_returns_exactly_the_selected_rows(
     store: Path, messages: list[Row], options: dict[str, Any], wanted: Any, split: str
 ) -> None:
     names = options.get("topics", "").split(",")
@@ -82,7 +82,7 @@ def test_every_way_gives_exactly_the_rows_that_were_selected(
 
 
 @pytest.mark.parametrize("via", ["scan", "queue", "index"])
-def test_offsets_select_from_inside_of_records_and_to_the_ends(store: Path, messages: list[Row], via: str) -> None:
+def test_offset_bounds_may_lie_inside_records_and_at_the_ends(store: Path, messages: list[Row], via: str) -> None:
     places = offsets(messages)
     for start, end in ((places[3], places[9]), (places[3] + 1, places[9] + 1), (0, places[-1]), (65_000, 66_000)):
         options: dict[str, Any] = {
@@ -101,7 +101,7 @@ def test_offsets_select_from_inside_of_records_and_to_the_ends(store: Path, mess
         assert offsets_of(store, via=via, **options) == expected
 
 
-def test_offsets_outside_of_the_log_are_an_error_unless_data_loss_is_fine(store: Path, messages: list[Row]) -> None:
+def test_offsets_outside_the_log_are_an_error_unless_data_loss_is_allowed(store: Path, messages: list[Row]) -> None:
     end = plan_of(store).end
     with pytest.raises(OffsetOutOfRange, match=rf"offset {end + 1} is outside of \[0, {end}\)"):
         rows_of(store, endOffset=end + 1)
@@ -109,8 +109,8 @@ def test_offsets_outside_of_the_log_are_an_error_unless_data_loss_is_fine(store:
     assert offsets_of(store, startOffset=end) == []
 
 
-def test_times_select_exactly_though_the_clock_was_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of the clock that a plan allows for lose no row; what the search passes over is far outside."""
+def test_times_select_exactly_even_if_the_clock_was_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clock steps within the plan's allowance lose no row. Everything that the search skips is far outside."""
     path, log, stamps = tmp_path / "store", bytearray(), []
     for number in range(30_000):
         stamp = 1_700_000_000_000 + number * 1000 - (CLOCK_STEP_MS - 1000 if number % 1000 > 900 else 0)
@@ -121,7 +121,7 @@ def test_times_select_exactly_though_the_clock_was_set_back(tmp_path: Path, monk
     (path / "abort").touch()
     monkeypatch.setattr("mqlake.spark.boundaries.GRAIN", 256)
 
-    for first in range(1_830, 28_000, 1_003):  # both ends lie where the clock was set back
+    for first in range(1_830, 28_000, 1_003):  # both ends are where the clock was set back
         start, end = 1_700_000_000_000 + first * 1000, 1_700_000_000_000 + (first + 1000) * 1000
         found = rows_of(path, startTime=start, endTime=end, columns="body")
         assert [int(row["body"]) for row in found] == [i for i, stamp in enumerate(stamps) if start <= stamp < end]
@@ -129,7 +129,7 @@ def test_times_select_exactly_though_the_clock_was_set_back(tmp_path: Path, monk
     assert plan.stop - plan.start < len(log) / 8
 
 
-def test_splits_are_neighbours_between_records_and_none_is_empty(store: Path) -> None:
+def test_splits_are_contiguous_end_between_records_and_are_never_empty(store: Path) -> None:
     splits = splits_of(store, splitSize="3k")
     assert len(splits) > 60
     assert splits[0].start == 0 and splits[-1].end == splits[0].readable
@@ -141,7 +141,7 @@ def test_splits_are_neighbours_between_records_and_none_is_empty(store: Path) ->
     assert all(split.start in starts or split.start % LOG_FILE == 0 for split in splits)
 
 
-def test_there_are_splits_for_every_core_but_none_too_small() -> None:
+def test_there_are_splits_for_every_core_but_none_is_too_small() -> None:
     mib = 1 << 20
     options = options_for("s", minPartitions=8)
     assert split_size(8 << 30, options) == 128 * mib
@@ -151,8 +151,8 @@ def test_there_are_splits_for_every_core_but_none_too_small() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"topics": "topic-1", "via": "queue"}])
-def test_what_a_task_reads_does_not_grow_with_the_store(tmp_path: Path, options: dict[str, str]) -> None:
-    """More bytes are more tasks, none of them larger; what a task is sent does not grow either."""
+def test_the_size_of_a_task_does_not_grow_with_the_store(tmp_path: Path, options: dict[str, str]) -> None:
+    """A larger store has more tasks, not larger ones. What is sent to a task does not grow either."""
     largest, counts = [], []
     for count in (600, 2400):
         path = tmp_path / str(count)
@@ -168,22 +168,22 @@ def test_what_a_task_reads_does_not_grow_with_the_store(tmp_path: Path, options:
 
 
 def quoting_body(place: int) -> bytes:
-    """A body that holds a record which is whole and names its own place, were the body to lie at `place`."""
+    """Return a body that holds valid records which name their own offsets, if the body lies at `place`."""
     fake = b""
     for _ in range(3):
         fake += Parts(b"orders", b"fake", b"").record(place + len(fake))
     return fake + b"." * 40_000
 
 
-def test_a_record_that_a_body_quotes_is_no_boundary(tmp_path: Path) -> None:
-    """It has the magic, its own offset, a true CRC and records behind it; only the walk to it shows what it is."""
+def test_a_record_quoted_in_a_body_is_not_a_boundary(tmp_path: Path) -> None:
+    """It has the magic number, its own offset, a valid CRC and records after it. Only walking up to it reveals it."""
     path = tmp_path / "store"
     with open_small(path, commit_log=CommitLogConfig(file_size_bytes=1 << 20)) as opened:
         real = [opened.put(Message("orders", b"first")).physical_offset]
         opened.wait_dispatched()
         for _ in range(8):
             at = opened.end_offset
-            body_at = at + 88  # what stands before the body of a record with IPv4 hosts
+            body_at = at + 88  # the bytes before the body of a record with IPv4 hosts
             receipt = opened.put(Message("orders", quoting_body(body_at)))
             opened.wait_dispatched()
             real.append(receipt.physical_offset)
@@ -197,7 +197,7 @@ def test_a_record_that_a_body_quotes_is_no_boundary(tmp_path: Path) -> None:
         assert offsets_of(path, splitSize=size) == real
 
 
-def test_queues_and_index_are_not_believed_after_an_unclean_stop(
+def test_queues_and_index_are_not_trusted_after_an_unclean_stop(
     store: Path, messages: list[Row], tmp_path: Path
 ) -> None:
     import shutil
@@ -229,18 +229,20 @@ def test_what_the_index_does_not_cover_is_scanned(tmp_path: Path) -> None:
     assert "does not cover" in made.way.reason
 
 
-def test_an_index_that_cannot_be_read_is_not_used(store: Path, tmp_path: Path) -> None:
+def test_an_unreadable_index_is_not_used(store: Path, tmp_path: Path) -> None:
     import shutil
 
     copy = tmp_path / "copy"
     shutil.copytree(store, copy)
     (copy / "mqlake" / "settings.json").unlink()
+    for file in (copy / "index").iterdir():
+        file.write_bytes(bytes(1000))  # nothing in it proves how many slots and entries it has
     made = plan_of(copy, keys="group-1")
     assert made.way.name == "scan"
     assert "maxHashSlotNum" in made.way.reason
 
 
-def test_the_way_that_reads_least_is_taken_and_said(tmp_path: Path) -> None:
+def test_the_cheapest_way_is_taken_and_explained(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with open_small(path, commit_log=CommitLogConfig(file_size_bytes=1 << 22)) as opened:
         for i in range(2000):
@@ -249,14 +251,14 @@ def test_the_way_that_reads_least_is_taken_and_said(tmp_path: Path) -> None:
     assert plan_of(path, topics="common").way.name == "scan"
     assert plan_of(path, topics="rare").way.name == "consume queue"
     assert plan_of(path, topics="common", keys="k77").way.name == "index"
-    told = explain(str(path), topics="rare")
-    assert "consume queue: 20 entries of 4 queues of 1 topics" in told
-    assert "scan would read about" in told
-    assert f"{path}: log [0, " in told
+    explained = explain(str(path), topics="rare")
+    assert "consume queue: 20 entries of 4 queues of 1 topics" in explained
+    assert "scan would read about" in explained
+    assert f"{path}: log [0, " in explained
 
 
-def test_of_deleted_topics_every_way_finds_what_is_in_the_log(tmp_path: Path) -> None:
-    """Queues have less than the log of a topic that was deleted and came again, and nothing of one that did not."""
+def test_every_way_finds_what_the_log_has_of_deleted_topics(tmp_path: Path) -> None:
+    """Queues have fewer messages than the log of a deleted and recreated topic, and none of a topic only deleted."""
     path = tmp_path / "store"
     with open_small(path) as opened:
         for number in range(60):
@@ -278,12 +280,12 @@ def test_of_deleted_topics_every_way_finds_what_is_in_the_log(tmp_path: Path) ->
         assert len(rows_of(path, **selection)) == len(rows_of(path, via="scan", **selection)) == count, selection
     assert plan_of(path, topics="again").way.name == "scan"
     assert plan_of(path, topics="again", startOffset=str(begin)).way.name == "consume queue"
-    assert "again was deleted, and the log has messages of it that are in no queue" in explain(
+    assert "again was deleted, and the log still has messages of it, which are in no queue" in explain(
         str(path), topics="again"
     )
 
 
-def test_internal_topics_are_left_out_unless_named_or_asked_for(tmp_path: Path) -> None:
+def test_internal_topics_are_left_out_unless_named_or_included(tmp_path: Path) -> None:
     path = tmp_path / "store"
     names = ["orders", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer", "%RETRY%group"]
     with open_small(path) as opened:
@@ -322,7 +324,7 @@ def test_an_empty_store_has_no_rows(tmp_path: Path) -> None:
     assert splits_of(tmp_path / "store") == []
 
 
-def test_raw_bodies_come_beside_decompressed_ones(tmp_path: Path) -> None:
+def test_raw_bodies_can_be_read_with_decompressed_ones(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with open_small(path) as opened:
         opened.put(Message("orders", zlib.compress(b"text " * 20), sys_flag=0x1 | 0x300))
@@ -330,8 +332,8 @@ def test_raw_bodies_come_beside_decompressed_ones(tmp_path: Path) -> None:
     assert row == {"raw_body": zlib.compress(b"text " * 20), "body": b"text " * 20}
 
 
-def test_delayed_messages_are_found_by_tag_though_their_entries_carry_no_hash_of_it(tmp_path: Path) -> None:
-    """An entry of the delay topic holds when the message is due in the place of the tag's hash."""
+def test_delayed_messages_are_found_by_tag_although_their_entries_have_no_tag_hash(tmp_path: Path) -> None:
+    """An entry of the delay topic holds the delivery time instead of the tag's hash."""
     path = tmp_path / "store"
     with open_small(path) as opened:
         for i in range(9):

@@ -1,4 +1,4 @@
-"""A predicate as options: never more than it says, and nothing where its form is not understood."""
+"""Predicates as options: never narrower than the predicate, and nothing if its form is not understood."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DAY = 1_767_225_600_000  # 2026-01-01 in UTC
         ("topic = 'a' and not tags = 'x' and tags <> 'y' and tags is null", {"topics": '["a"]'}),
     ],
 )
-def test_what_options_can_say_is_said(where: str, options: dict[str, str]) -> None:
+def test_understood_parts_become_options(where: str, options: dict[str, str]) -> None:
     assert options_of(where, "UTC") == options
 
 
@@ -65,13 +65,13 @@ def test_what_options_can_say_is_said(where: str, options: dict[str, str]) -> No
         "(topic = 'a'",
     ],
 )
-def test_what_is_not_understood_stays_with_spark(where: str) -> None:
+def test_other_parts_are_left_to_spark(where: str) -> None:
     assert options_of(where, "UTC") == {}
 
 
-def test_times_are_read_in_the_sessions_zone_and_widened_where_clocks_change() -> None:
+def test_times_are_in_the_sessions_zone_and_widened_when_clocks_change() -> None:
     assert options_of("store_timestamp >= '2026-01-01'", "Europe/Berlin") == {"startTime": str(DAY - 3_600_000)}
-    twice = options_of("store_timestamp = '2026-10-25 02:30:00'", "Europe/Berlin")  # this hour comes twice
+    twice = options_of("store_timestamp = '2026-10-25 02:30:00'", "Europe/Berlin")  # this hour occurs twice
     assert int(twice["endTime"]) - int(twice["startTime"]) == 3_600_001
     odd = options_of("store_timestamp >= '2026-01-01'", "GMT+1:00")
     assert int(odd["startTime"]) <= DAY - 3_600_000

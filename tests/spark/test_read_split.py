@@ -1,4 +1,4 @@
-"""Splits: each proves its end; damage is told; what changed since the plan is an error and never fewer rows."""
+"""Splits: each proves its end, damage is reported, and a change after planning is an error, never fewer rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def records_of(path: Path) -> list[Row]:
 
 
 def overwrite(path: Path, offset: int, data: bytes) -> None:
-    """Change the log behind everyone's back."""
+    """Change the log without going through the store."""
     start = offset - offset % LOG_FILE
     with (path / "commitlog" / file_name(start)).open("r+b") as file:
         file.seek(offset - start)
@@ -62,16 +62,16 @@ def test_damage_is_skipped_logged_and_nothing_else_is_lost(
     elif damage == "size":
         overwrite(store, at, struct.pack(">i", 1 << 30))
     else:
-        behind = [record for record in records if record["physical_offset"] >= at][:4]
-        damaged = [record["physical_offset"] for record in behind]
-        overwrite(store, at, b"\xda" * sum(record["size"] for record in behind))
+        run = [record for record in records if record["physical_offset"] >= at][:4]
+        damaged = [record["physical_offset"] for record in run]
+        overwrite(store, at, b"\xda" * sum(record["size"] for record in run))
     with caplog.at_level(logging.WARNING):
         assert offsets_of(store, splitSize=size) == messages_but(records, *damaged)
     assert f"record at {at}" in caplog.text
 
 
 @pytest.mark.parametrize("via", ["scan", "queue", "index"])
-def test_damage_can_be_rows_of_its_own(store: Path, via: str) -> None:
+def test_damage_can_be_returned_as_rows(store: Path, via: str) -> None:
     hit = [record for record in records_of(store) if record["topic"] == "topic-2" and record["size"] > 300][5]
     overwrite(store, hit["physical_offset"] + 100, b"\xff\x00\xff")
     options = {"topics": "topic-2", "keys": hit["keys"][1], "via": via}
@@ -79,8 +79,8 @@ def test_damage_can_be_rows_of_its_own(store: Path, via: str) -> None:
 
     rows = rows_of(store, onDamage="rows", **options)
 
-    (told,) = [row for row in rows if row["damage"] is not None]
-    assert {name: value for name, value in told.items() if value is not None} == {
+    (reported,) = [row for row in rows if row["damage"] is not None]
+    assert {name: value for name, value in reported.items() if value is not None} == {
         "store": str(store),
         "physical_offset": hit["physical_offset"],
         "size": hit["size"],
@@ -89,7 +89,7 @@ def test_damage_can_be_rows_of_its_own(store: Path, via: str) -> None:
     assert sorted(row["physical_offset"] for row in rows if row["damage"] is None) == whole
 
 
-def test_rows_of_damage_fit_the_columns_that_were_asked_for(store: Path) -> None:
+def test_damage_rows_have_the_selected_columns(store: Path) -> None:
     overwrite(store, records_of(store)[40]["physical_offset"] + 4, b"????")
     rows = rows_of(store, onDamage="rows", columns="topic,keys,properties,body,born_timestamp")
     assert [row for row in rows if row["damage"]] == [
@@ -105,33 +105,33 @@ def test_rows_of_damage_fit_the_columns_that_were_asked_for(store: Path) -> None
 
 
 @pytest.mark.parametrize("via", ["scan", "queue"])
-def test_damage_can_be_an_error_that_names_its_place(store: Path, via: str) -> None:
+def test_damage_can_be_an_error_that_names_its_offset(store: Path, via: str) -> None:
     hit = [record for record in records_of(store) if record["topic"] == "topic-2" and record["size"] > 300][5]
     overwrite(store, hit["physical_offset"] + 100, b"\xff\x00\xff")
     with pytest.raises(CorruptRecord, match=f"record at {hit['physical_offset']}"):
         rows_of(store, onDamage="fail", topics="topic-2", via=via)
 
 
-def test_a_body_that_does_not_inflate_is_damage_too(tmp_path: Path) -> None:
+def test_a_body_that_does_not_decompress_is_damage_too(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with open_small(path) as opened:
         opened.put(Message("orders", zlib.compress(b"whole"), sys_flag=0x301))
         receipt = opened.put(Message("orders", b"no zlib at all", sys_flag=0x301))
     assert [row["body"] for row in rows_of(path)] == [b"whole"]
-    told = [row for row in rows_of(path, onDamage="rows") if row["damage"]]
-    assert [(row["physical_offset"], row["size"]) for row in told] == [(receipt.physical_offset, receipt.size)]
+    reported = [row for row in rows_of(path, onDamage="rows") if row["damage"]]
+    assert [(row["physical_offset"], row["size"]) for row in reported] == [(receipt.physical_offset, receipt.size)]
 
 
-def test_a_split_that_ends_inside_of_a_record_fails_and_names_it(store: Path) -> None:
+def test_a_split_that_ends_inside_a_record_fails_and_names_it(store: Path) -> None:
     records = records_of(store)
     (split,) = splits_of(store)
     at = records[20]["physical_offset"]
     wrong = dataclasses.replace(split, end=at + 50)
-    with pytest.raises(ChangedUnderRead, match=f"offset {at}: found a whole record that passes {at + 50}"):
+    with pytest.raises(ChangedUnderRead, match=f"offset {at}: found a whole record that crosses {at + 50}"):
         rows_of(store, [wrong])
 
 
-def test_a_split_that_begins_inside_of_a_record_tells_so(store: Path) -> None:
+def test_a_split_that_begins_inside_a_record_reports_it(store: Path) -> None:
     records = records_of(store)
     (split,) = splits_of(store)
     wrong = dataclasses.replace(split, start=records[20]["physical_offset"] + 10)
@@ -139,8 +139,8 @@ def test_a_split_that_begins_inside_of_a_record_tells_so(store: Path) -> None:
         rows_of(store, [wrong], onDamage="fail")
 
 
-def test_an_end_of_file_marker_where_no_file_ends_fails(store: Path) -> None:
-    """Else all records behind it would be missing without a word."""
+def test_an_end_of_file_marker_in_the_middle_of_a_file_is_an_error(store: Path) -> None:
+    """Otherwise all records after it would be missing without an error."""
     at = records_of(store)[20]["physical_offset"]
     splits = splits_of(store)
     overwrite(store, at, struct.pack(">iI", 500, 0xCBD43194))
@@ -149,16 +149,16 @@ def test_an_end_of_file_marker_where_no_file_ends_fails(store: Path) -> None:
 
 
 @pytest.mark.parametrize("via", ["scan", "queue", "index"])
-def test_a_file_that_was_deleted_meanwhile_is_an_error_and_never_fewer_rows(store: Path, via: str) -> None:
+def test_a_file_deleted_after_planning_is_an_error_and_never_fewer_rows(store: Path, via: str) -> None:
     options = {"topics": "topic-1", "keys": "group-1", "via": via}
     splits = splits_of(store, **options)
     (store / "commitlog" / file_name(0)).unlink()
-    with pytest.raises(ChangedUnderRead, match="deleted since this read was planned"):
+    with pytest.raises(ChangedUnderRead, match="deleted after this read was planned"):
         rows_of(store, splits, **options)
     assert splits_of(store)[0].start == LOG_FILE
 
 
-def test_queue_entries_that_changed_are_an_error(store: Path) -> None:
+def test_changed_queue_entries_are_an_error(store: Path) -> None:
     options = {"topics": "topic-1", "via": "queue"}
     splits = splits_of(store, **options)
     queue = store / "consumequeue" / "topic-1" / "0"
@@ -186,10 +186,10 @@ def test_a_read_is_a_snapshot(store: Path) -> None:
 
 
 @pytest.mark.parametrize("via", ["scan", "queue"])
-def test_a_worker_holds_a_window_of_the_log_however_large_the_split(
+def test_a_worker_holds_one_window_of_the_log_however_large_the_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, via: str
 ) -> None:
-    """Pages of a mapped file count for the process that touched them, until it lets go."""
+    """Pages of a mapped file count for the process that touched them until it releases them."""
     size = 64 << 20
     with open_small(tmp_path, commit_log=CommitLogConfig(file_size_bytes=size)) as store:
         for _ in range(1200):
@@ -204,4 +204,4 @@ def test_a_worker_holds_a_window_of_the_log_however_large_the_split(
 
     held = [mapped_in() for _ in read_split(options, arrow_schema(options.columns), split)]
     assert len(held) > 10
-    assert max(held) - held[0] < size / 4  # by the first batch all libraries are there
+    assert max(held) - held[0] < size / 4  # by the first batch all libraries are loaded

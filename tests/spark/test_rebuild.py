@@ -1,4 +1,4 @@
-"""Rebuild as a job of Spark's: the tasks of one store come together to what dispatch makes."""
+"""Rebuild on Spark: the tasks of one store together produce what dispatch does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytest.importorskip("pyspark")
 import mqlake.spark
 from mqlake.errors import StoreLocked
 from tests.helpers import LOG_FILE, message, open_small
-from tests.store.rebuilding import index_files, make_store, opened_from_log, queue_files
+from tests.inspect.rebuilding import index_files, make_store, opened_from_log, queue_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
 
 
-def test_workers_rebuild_what_dispatch_makes_elsewhere_and_in_place(spark: SparkSession, tmp_path: Path) -> None:
+def test_workers_rebuild_what_dispatch_writes_elsewhere_and_in_place(spark: SparkSession, tmp_path: Path) -> None:
     store = make_store("scarred", tmp_path / "store", 5)
     wanted = opened_from_log(store, tmp_path / "opened")
     built = mqlake.spark.rebuild(spark, store, tmp_path / "out", part_size=LOG_FILE)
@@ -39,7 +39,7 @@ def test_workers_rebuild_what_dispatch_makes_elsewhere_and_in_place(spark: Spark
         assert opened.recovery is not None and opened.recovery.reason == "checkpoint"
 
 
-def test_a_store_that_is_written_is_refused_before_a_task_starts(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_store_with_a_writer_is_refused_before_a_task_starts(spark: SparkSession, tmp_path: Path) -> None:
     with open_small(tmp_path / "store") as store:
         store.put(message(1))
         with pytest.raises(StoreLocked, match=f"process {os.getpid()} writes this store"):
@@ -48,7 +48,7 @@ def test_a_store_that_is_written_is_refused_before_a_task_starts(spark: SparkSes
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_the_command_says_what_was_built(tmp_path: Path) -> None:
+def test_the_command_reports_what_was_built(tmp_path: Path) -> None:
     store = make_store("plain", tmp_path / "store", 5)
     command = [sys.executable, "-m", "mqlake", "rebuild", str(store), "--out", str(tmp_path / "out")]
     done = subprocess.run(

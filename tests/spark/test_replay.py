@@ -1,4 +1,4 @@
-"""Archive -> store: the same messages in the same order, with or without their numbers, whole or not at all."""
+"""Archive -> store: the same messages in the same order, with or without their queue offsets, all or nothing."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import pytest
 
 from mqlake import CommitLogConfig, Message, MessageStore, QueueRange, StoreConfig, check
 from mqlake.errors import InvalidConfig, InvalidMessage, NotAStore
+from mqlake.inspect.repair import repair
 from mqlake.spark import archive, replay
 from mqlake.spark.jobs.replay_place import making
-from mqlake.store.repair import repair
 from tests.helpers import bodies, open_small
 from tests.lake.jobs import NO_SPARK, run_here, run_jobs_here
 from tests.spark.replaying import CONFIG
@@ -34,14 +34,14 @@ NEW = {"store_timestamp", "sys_flag", "body_crc", "queue_offset"}
 
 
 def write_store(path: Path, count: int = 700) -> None:
-    """Many shapes: compressed bodies, transactions, hosts, light queues, queues in turn and by name."""
+    """Write many shapes: compressed bodies, transactions, hosts, light queues, queues chosen in turn and by id."""
     draw = random.Random(3)
     with open_small(path) as store:
         for number in range(count):
             body = draw.randbytes(5000 if number == 650 else draw.choice([0, 7, 300, 900]))
             compressed = number % 11 == 0
             topic = draw.choice(["orders", "payments", "%RETRY%group"])
-            lit = number % 23 == 0 and number % 17 and topic != "%RETRY%group"  # these take no light queues
+            lit = number % 23 == 0 and number % 17 and topic != "%RETRY%group"  # retry topics have no light queues
             store.put(
                 Message(
                     topic,
@@ -63,13 +63,13 @@ def write_store(path: Path, count: int = 700) -> None:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replays run in this process."""
+    """Run replays in this process."""
     monkeypatch.setattr(importlib.import_module("mqlake.spark.jobs.replay"), "run_tasks", run_here)
 
 
 @pytest.fixture(scope="module")
 def archived(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A store, the first file of which is deleted, and a lake that has it."""
+    """A store whose first file is deleted, and a lake with the rest."""
     folder = tmp_path_factory.mktemp("archived")
     write_store(folder / "store")
     assert check(folder / "store").holds
@@ -90,7 +90,7 @@ def without(rows: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]
 def test_a_replayed_store_has_the_same_messages_in_the_same_order(
     spark: SparkSession, archived: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """Queues count from 0; bodies are no longer compressed, and their flag says so."""
+    """Queues count from 0. Bodies are no longer compressed, and their flag says so."""
     store, lake = archived
     to = tmp_path / "new"
     done = replay(spark, str(lake), str(to), config=CONFIG)
@@ -115,39 +115,39 @@ def test_a_replayed_store_has_the_same_messages_in_the_same_order(
         assert [message.flag for message in opened.find("orders", row["keys"][0])] == [row["flag"]]
 
 
-def numbers(store: MessageStore, queue: QueueRange) -> list[tuple[int, int]]:
+def offsets_and_flags(store: MessageStore, queue: QueueRange) -> list[tuple[int, int]]:
     found = store.read(queue.topic, queue_id=queue.queue_id, start=queue.first_offset, limit=1000)
     return [(message.queue_offset, message.flag) for message in found]
 
 
-def test_numbers_and_times_are_kept_where_asked(here: None, archived: tuple[Path, Path], tmp_path: Path) -> None:
-    """Queues begin at the first number that was replayed, as after retention, and the store can be gone on with."""
+def test_queue_offsets_and_times_are_kept_on_request(here: None, archived: tuple[Path, Path], tmp_path: Path) -> None:
+    """Queues begin at the first replayed queue offset, as after retention, and the store can be appended to."""
     store, lake = archived
     to = tmp_path / "new"
     replay(NO_SPARK, str(lake), str(to), config=CONFIG, keep_queue_offsets=True, keep_store_times=True)
     old, new = all_rows(store), all_rows(to)
     assert without(new, PLACE | {"sys_flag", "body_crc"}) == without(old, PLACE | {"sys_flag", "body_crc"})
     with MessageStore.open(store, read_only=True) as before, MessageStore.open(to) as after:
-        assert after.recovery is not None and after.recovery.reason == "checkpoint", "its queues are believed"
+        assert after.recovery is not None and after.recovery.reason == "checkpoint", "its queues are not trusted"
         assert after.topics() == before.topics()
         for topic in before.topics():
             assert after.queues(topic) == before.queues(topic)
             for queue in before.queues(topic):
                 if queue.end_offset > queue.first_offset:
-                    assert numbers(after, queue) == numbers(before, queue)
+                    assert offsets_and_flags(after, queue) == offsets_and_flags(before, queue)
         ends = {queue.queue_id: queue.end_offset for queue in after.queues("orders")}
         assert after.put(Message("orders", b"next", queue_id=5)).queue_offset == ends[5]
     assert check(to).holds
 
 
-def test_a_selection_keeps_its_numbers_with_gaps_between(
+def test_a_selection_keeps_its_queue_offsets_with_gaps_between(
     here: None, archived: tuple[Path, Path], tmp_path: Path
 ) -> None:
     store, lake = archived
     to = tmp_path / "new"
     done = replay(NO_SPARK, str(lake), str(to), config=CONFIG, keep_queue_offsets=True, topics=["orders"], tags="TagA")
     wanted = [row for row in all_rows(store) if row["topic"] == "orders" and row["tags"] == "TagA"]
-    assert done.rows > len(wanted) > 50, "and records that stand for what was left out"
+    assert done.rows > len(wanted) > 50, "fillers for what was left out count too"
     found = [row for row in all_rows(to) if row["topic"] != "MQLAKE_SCAR"]
     assert [(row["queue_id"], row["queue_offset"], row["flag"]) for row in found] == [
         (row["queue_id"], row["queue_offset"], row["flag"]) for row in wanted
@@ -157,13 +157,13 @@ def test_a_selection_keeps_its_numbers_with_gaps_between(
         for row in numbered[:20]:
             [message] = opened.read("orders", queue_id=row["queue_id"], start=row["queue_offset"], limit=1)
             assert message.flag == row["flag"]
-    told = {finding.what for finding in check(to).findings}
-    assert told == {"queue-hole"}, "the records say why numbers are missing; RocketMQ wants their entries otherwise"
+    found_kinds = {finding.what for finding in check(to).findings}
+    assert found_kinds == {"queue-hole"}, "fillers explain the missing queue offsets, but RocketMQ needs other entries"
     repair(to)
     assert check(to).holds
 
 
-def test_what_was_delivered_is_not_delivered_again_by_a_replayed_store(here: None, tmp_path: Path) -> None:
+def test_a_replayed_store_does_not_deliver_messages_again(here: None, tmp_path: Path) -> None:
     with open_small(tmp_path / "store") as store:
         with store.transaction() as transaction:
             transaction.put(Message("orders", b"committed", queue_id=0))
@@ -196,10 +196,10 @@ def test_a_time_range_is_replayed(
     wanted = [row["flag"] for row in rows if row["store_timestamp"] >= start]
     replay(NO_SPARK, str(lake), str(tmp_path / "new"), config=CONFIG, startTime=start.isoformat())
     assert [row["flag"] for row in all_rows(tmp_path / "new")] == wanted
-    assert "do not agree" not in caplog.text, "there is nothing to warn of"
+    assert "do not agree" not in caplog.text, "there is nothing to warn about"
 
 
-def test_a_replay_that_fails_leaves_nothing(here: None, archived: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_failed_replay_leaves_nothing(here: None, archived: tuple[Path, Path], tmp_path: Path) -> None:
     _, lake = archived
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").write_text("mine")
@@ -219,14 +219,14 @@ def test_a_replay_that_fails_leaves_nothing(here: None, archived: tuple[Path, Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["taken"]
 
 
-def test_of_two_replays_to_one_place_the_second_is_refused(
+def test_the_second_of_two_replays_to_one_place_is_refused(
     here: None, archived: tuple[Path, Path], tmp_path: Path
 ) -> None:
     _, lake = archived
     with making(tmp_path / "new"):
-        with pytest.raises(NotAStore, match=r"\.new\.replay: a replay is making it"):
+        with pytest.raises(NotAStore, match=r"\.new\.replay: another replay is writing it"):
             replay(NO_SPARK, str(lake), str(tmp_path / "new"))
-        assert sorted(path.name for path in tmp_path.iterdir()) == [".new.replay"], "and leaves the first alone"
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".new.replay"], "the first one was disturbed"
     (tmp_path / ".other.replay").mkdir()
     (tmp_path / ".other.replay" / "file").write_text("mine")
     with pytest.raises(NotAStore, match=r"something that no replay left \(file\)"):
@@ -235,7 +235,7 @@ def test_of_two_replays_to_one_place_the_second_is_refused(
 
 
 def calls_until_killed(call: int, lake: Path, to: Path) -> int | None:
-    """Replay in a process that dies at that call; where it came to its end before, how many calls there were."""
+    """Replay in a process that dies at that call. Return the number of calls if it ended before that."""
     command = [sys.executable, "-m", "tests.spark.replaying", str(lake), str(to), str(call)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
@@ -243,7 +243,7 @@ def calls_until_killed(call: int, lake: Path, to: Path) -> int | None:
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(100, marks=[pytest.mark.long, pytest.mark.timeout(1200)])])
-def test_behind_a_kill_at_any_point_the_next_replay_makes_the_store_whole(
+def test_a_replay_after_a_kill_at_any_point_makes_the_whole_store(
     here: None, archived: tuple[Path, Path], tmp_path: Path, kills: int
 ) -> None:
     store, lake = archived
@@ -254,14 +254,14 @@ def test_behind_a_kill_at_any_point_the_next_replay_makes_the_store_whole(
     begun = 0
     for number in range(kills):
         call = calls * (2 * number + 1) // (2 * kills)
-        while calls_until_killed(call, lake, to) is not None:  # a call more or less is nobody's promise
+        while calls_until_killed(call, lake, to) is not None:  # the exact number of calls may vary
             shutil.rmtree(to)
             call = call * 9 // 10
         begun += (tmp_path / ".new.replay").exists()
-        if not to.exists():  # it was killed before the store was whole
+        if not to.exists():  # it was killed before the store was complete
             replay(NO_SPARK, str(lake), str(to), config=CONFIG)
         assert without(all_rows(to), PLACE | NEW) == wanted, f"killed at call {call}"
         assert check(to).holds
         assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "whole"]
         shutil.rmtree(to)
-    assert begun >= kills // 2, "most left something behind"
+    assert begun >= kills // 2, "too few kills left files behind"

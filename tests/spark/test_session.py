@@ -1,4 +1,4 @@
-"""A session that suits the source; no Java, or an old one: what was found, what is needed and how to get it."""
+"""A session suits the source. Without a recent Java, the error says what was found and how to get what is needed."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from mqlake.spark.session import (
 ARCHIVES = "pyspark.zip", "py4j-0.10.9.9-src.zip", "spark-core_2.13-4.3.0.jar"
 
 
-def java_that_says(home: Path, text: str) -> None:
+def java_that_prints(home: Path, text: str) -> None:
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "java").write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{text}\nEND\n")
     (home / "bin" / "java").chmod(0o755)
 
 
 def in_a_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Where PySpark was imported from, and by which interpreter."""
+    """Yield where PySpark was imported from, and by which interpreter."""
     for _ in batches:
         yield pa.RecordBatch.from_pydict({"text": [pyspark.__file__, sys.executable]})
 
 
-def test_workers_import_what_is_installed_and_no_archives(spark: SparkSession) -> None:
+def test_workers_import_installed_packages_and_no_archives(spark: SparkSession) -> None:
     rows = spark.range(1).mapInArrow(in_a_worker, "text string").collect()
     assert [row.text for row in rows] == [pyspark.__file__, sys.executable]
 
@@ -56,10 +56,10 @@ def test_only_workers_on_this_machine_are_started_by_our_script(monkeypatch: pyt
     assert {worker_python(master) for master in ("local", "local[2]", "local[*]")} == {str(WORKER_PYTHON)}
     assert {worker_python(master) for master in ("spark://a:7077", "local-cluster[2,1,1024]")} == {sys.executable}
     monkeypatch.setattr(pyspark, "__file__", "/somewhere/pyspark.zip/pyspark/__init__.py")
-    assert worker_python("local") == sys.executable, "PySpark is in an archive, and nowhere else"
+    assert worker_python("local") == sys.executable, "PySpark is only in an archive"
 
 
-def test_the_script_leaves_out_what_spark_put_into_the_path_and_keeps_the_rest() -> None:
+def test_the_script_removes_sparks_archives_from_the_path_and_keeps_the_rest() -> None:
     path = ["/a b", *(f"/spark/{name}" for name in ARCHIVES), "/c"]
     environment = {"PYTHONPATH": ":".join(path), "MQLAKE_PYTHON": sys.executable}
     command = [str(WORKER_PYTHON), "-c", "import os, sys; print(os.environ['PYTHONPATH'], *sys.argv[1:])", "x y", "z"]
@@ -68,14 +68,14 @@ def test_the_script_leaves_out_what_spark_put_into_the_path_and_keeps_the_rest()
 
 
 @pytest.mark.parametrize(("given", "found"), [({}, "1"), ({"OMP_NUM_THREADS": "4"}, "4")])
-def test_a_process_that_plans_has_one_thread_unless_told_otherwise(given: dict[str, str], found: str) -> None:
+def test_a_planning_process_has_one_thread_unless_configured_otherwise(given: dict[str, str], found: str) -> None:
     command = [str(WORKER_PYTHON), "-c", "import os; print(os.environ['OMP_NUM_THREADS'])"]
     environment = {"MQLAKE_PYTHON": sys.executable, **given}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == f"{found}\n"
 
 
-def test_a_task_forgets_the_archives_of_spark_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_forgets_only_sparks_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archives = [tmp_path / name for name in (*ARCHIVES, "mine.zip")]
     for archive in archives:
         with zipfile.ZipFile(archive, "w") as made:
@@ -86,10 +86,10 @@ def test_a_task_forgets_the_archives_of_spark_and_no_others(tmp_path: Path, monk
     assert all(str(archive) in sys.path_importer_cache for archive in archives)
     settle()
     assert [str(archive) in sys.path_importer_cache for archive in archives] == [False, False, False, True]
-    assert importlib.import_module("in_pysp").__file__ == f"{archives[0]}/in_pysp.py", "found again where it is needed"
+    assert importlib.import_module("in_pysp").__file__ == f"{archives[0]}/in_pysp.py", "it must be found again"
 
 
-def test_settings_are_those_that_suit_the_source_and_java_options_are_added(spark: SparkSession) -> None:
+def test_the_session_has_the_settings_of_the_source_and_adds_java_options(spark: SparkSession) -> None:
     expected = SETTINGS | LOCAL_SETTINGS
     assert {name: spark.conf.get(name) for name in expected} == expected
     options = spark.sparkContext.getConf().get("spark.driver.extraJavaOptions") or ""
@@ -99,8 +99,8 @@ def test_settings_are_those_that_suit_the_source_and_java_options_are_added(spar
 @pytest.mark.parametrize(
     "text", ['openjdk version "11.0.2" 2019-01-15', 'java version "1.8.0_372"', "Unable to locate a Java Runtime."]
 )
-def test_an_old_java_is_refused_with_what_it_says(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java_that_says(tmp_path, text)
+def test_an_old_java_is_refused_with_what_it_prints(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java_that_prints(tmp_path, text)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(MissingJava) as caught:
         session("local[1]")
@@ -109,7 +109,7 @@ def test_an_old_java_is_refused_with_what_it_says(text: str, tmp_path: Path, mon
     assert f"apt-get install openjdk-{JAVA_NEEDED}-jre-headless" in str(caught.value)
 
 
-def test_no_java_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingJava, match="no java on PATH, and JAVA_HOME is not set"):
@@ -119,18 +119,18 @@ def test_no_java_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         require_java()
 
 
-def test_a_java_that_does_not_answer_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def hangs(command: list[str], **how: object) -> None:
         raise subprocess.TimeoutExpired(command, 60)
 
-    java_that_says(tmp_path, "nothing")
+    java_that_prints(tmp_path, "nothing")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setattr(subprocess, "run", hangs)
     with pytest.raises(MissingJava, match="no answer within a minute"):
         require_java()
 
 
-def test_a_master_that_is_none_is_told_in_a_sentence_with_what_to_do(
+def test_an_unreachable_master_is_reported_in_one_sentence_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fails(master: str, **settings: object) -> None:
@@ -142,18 +142,18 @@ def test_a_master_that_is_none_is_told_in_a_sentence_with_what_to_do(
     with pytest.raises(SparkNotStarted) as caught:
         start("spark://nowhere:7077")
     assert str(caught.value).startswith(
-        "Spark did not start with the master 'spark://nowhere:7077': Connection refused; name one that runs"
+        "Spark did not start with the master 'spark://nowhere:7077': Connection refused; name a running one"
     )
-    assert capfd.readouterr().err == "", "and none of Java's lines"
+    assert capfd.readouterr().err == "", "Java's lines must not appear"
 
 
-def test_what_a_worker_raised_is_told_in_its_own_words() -> None:
-    said = "An exception was thrown:\nTraceback (most recent call last):\n  File x\n{}: it is gone\n"
+def test_an_error_raised_in_a_worker_is_reported_in_its_own_words() -> None:
+    text = "An exception was thrown:\nTraceback (most recent call last):\n  File x\n{}: it is gone\n"
     for name in ("mqlake.errors.ChangedUnderRead", "mqlake.spark.read_split.FileVanished"):
-        assert str(failure(said.format(name))) == f"{name.rpartition('.')[2]}: it is gone"
+        assert str(failure(text.format(name))) == f"{name.rpartition('.')[2]}: it is gone"
 
 
-def test_a_new_one_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java_that_says(tmp_path, 'openjdk version "21.0.4" 2024-07-16')
+def test_a_recent_java_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java_that_prints(tmp_path, 'openjdk version "21.0.4" 2024-07-16')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert require_java() == 21

@@ -1,4 +1,4 @@
-"""Writing into a store: batches and streams, what is refused before a task runs, and rows that are there once."""
+"""Writing to a store: batches and streams, what is refused before a task runs, and exactly-once rows."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def flags(path: Path) -> list[int]:
     return sorted(row["flag"] for row in rows_of(path, columns="flag"))
 
 
-def test_rows_come_back_as_they_were_written(spark: SparkSession, tmp_path: Path) -> None:
-    """Into a store that is made by it; consume queues and index are there as well."""
+def test_rows_are_read_back_as_written(spark: SparkSession, tmp_path: Path) -> None:
+    """The write creates the store, with consume queues and index."""
     path = tmp_path / "store"
     write(messages(spark, 600), path)
     found = {row["flag"]: row for row in rows_of(path)}
@@ -78,9 +78,7 @@ def test_rows_come_back_as_they_were_written(spark: SparkSession, tmp_path: Path
     assert check(path).holds
 
 
-def test_a_stores_own_table_is_written_after_the_select_that_the_error_teaches(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_stores_table_can_be_written_with_the_select_from_the_error(spark: SparkSession, tmp_path: Path) -> None:
     write(messages(spark, 50), tmp_path / "one")
     table = spark.read.format("mqlake").load(str(tmp_path / "one"))
     with pytest.raises(Exception, match=r"column = 'store'.*df.select\(\"topic\", \"body\"") as refused:
@@ -103,7 +101,7 @@ def test_a_job_with_an_id_is_written_once(spark: SparkSession, tmp_path: Path) -
     assert len(flags(tmp_path)) == 180, "without an id it is another write"
 
 
-def test_the_first_bad_row_is_told_with_its_place_and_nothing_is_written(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_first_bad_row_is_named_with_its_place_and_nothing_is_written(spark: SparkSession, tmp_path: Path) -> None:
     write(messages(spark, 10), tmp_path)
     bad = messages(spark, 100, 1).selectExpr("if(flag = 57, 'no topic', topic) topic", "body")
     with pytest.raises(Exception, match=r"partition 0, row 57, topic: found 'no topic'; expected only ASCII"):
@@ -112,7 +110,7 @@ def test_the_first_bad_row_is_told_with_its_place_and_nothing_is_written(spark: 
     assert not list((tmp_path / "mqlake" / "staging").iterdir())
 
 
-def test_a_store_that_is_being_written_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_write_waits_for_another_writer_of_the_store(spark: SparkSession, tmp_path: Path) -> None:
     with MessageStore.open(tmp_path, commit_log=CommitLogConfig(file_size_bytes=FILE_SIZE)) as store:
         store.put(Message("topic-0", b"", flag=1000))
         with pytest.raises(Exception, match=rf"process {os.getpid()} writes this store"):
@@ -124,7 +122,7 @@ def test_a_store_that_is_being_written_is_waited_for(spark: SparkSession, tmp_pa
 
 
 def feed(spark: SparkSession, folder: Path, batches: int, rows: int) -> DataFrame:
-    """A stream of so many batches; row n has the flag n."""
+    """Return a stream of so many batches. Row n has the flag n."""
     if not folder.exists():
         df = messages(spark, batches * rows, batches)
         df.write.parquet(str(folder))
@@ -132,7 +130,7 @@ def feed(spark: SparkSession, folder: Path, batches: int, rows: int) -> DataFram
 
 
 def run(source: DataFrame, store: Path, checkpoint: Path) -> Exception | None:
-    """Run the stream to its end; what stopped it before."""
+    """Run the stream to its end. Return the error if it stopped before."""
     query = (
         source.writeStream.format("mqlake")
         .options(**SMALL)
@@ -146,7 +144,7 @@ def run(source: DataFrame, store: Path, checkpoint: Path) -> Exception | None:
 
 
 def test_a_stream_whose_commits_are_killed_writes_every_row_once(spark: SparkSession, tmp_path: Path) -> None:
-    """kill -9 at random moments of a commit; the stream is started again each time, and replays its batch."""
+    """kill -9 at random moments of a commit. The stream is restarted each time and repeats its batch."""
     source = feed(spark, tmp_path / "in", batches=4, rows=150)
     draw, stop, kills = random.Random(5), threading.Event(), 0
 
@@ -155,7 +153,7 @@ def test_a_stream_whose_commits_are_killed_writes_every_row_once(spark: SparkSes
         while not stop.is_set() and kills < 3:
             holder = writer_of(Layout(store).lock)
             if holder and holder != os.getpid():
-                time.sleep(draw.uniform(0, 0.08) / (attempt + 1))  # a commit may be shorter than that
+                time.sleep(draw.uniform(0, 0.08) / (attempt + 1))  # a commit may be shorter than this
                 if writer_of(Layout(store).lock) == holder:
                     os.kill(holder, signal.SIGKILL)
                     kills += 1
@@ -167,7 +165,7 @@ def test_a_stream_whose_commits_are_killed_writes_every_row_once(spark: SparkSes
         store, checkpoint, failures = tmp_path / f"store-{attempt}", tmp_path / f"checkpoint-{attempt}", 0
         killer = threading.Thread(target=kill_some, args=[store])
         stop.clear()
-        kills = 0  # one may hit a process that has just ended its commit, and fail nothing
+        kills = 0  # a kill may hit a process that has just finished its commit, and then fails nothing
         killer.start()
         while (failure := run(source, store, checkpoint)) is not None:
             failures += 1
@@ -182,8 +180,8 @@ def test_a_stream_whose_commits_are_killed_writes_every_row_once(spark: SparkSes
     assert kills > 0 and failures > 0
 
 
-def test_a_stream_whose_task_fails_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
-    """A row that cannot be stored stops it; once it can, what was written before is not written again."""
+def test_a_stream_whose_task_fails_resumes_where_it_stopped(spark: SparkSession, tmp_path: Path) -> None:
+    """A row that cannot be stored stops the stream. After a fix, rows written before are not written again."""
     source = feed(spark, tmp_path / "in", batches=3, rows=40)
     failing = source.selectExpr("if(flag = 95, 'no topic', topic) topic", "body", "flag")
     assert run(failing, tmp_path / "store", tmp_path / "checkpoint") is not None
@@ -192,7 +190,7 @@ def test_a_stream_whose_task_fails_goes_on_where_it_was(spark: SparkSession, tmp
     assert flags(tmp_path / "store") == list(range(120))
 
 
-# ---- what is refused when the write is planned
+# ---- refused at planning
 
 
 def planned(path: Path, schema: str, *, overwrite: bool = False, stream: bool = False, **options: Any) -> Any:
@@ -207,7 +205,7 @@ def columns(schema: str) -> StructType:
 
 
 @pytest.mark.parametrize(
-    ("schema", "options", "told"),
+    ("schema", "options", "expected"),
     [
         ("topic string, body binary, colour string", {}, "column = 'colour'.*topic.*born_timestamp"),
         ("topic string, body int", {}, "body int.*must be binary or string: cast it"),
@@ -215,9 +213,9 @@ def columns(schema: str) -> StructType:
         ("topic string, body string, properties map<string,int>", {}, "must be map<string,string>"),
         ("topic string, body string, queue_id bigint", {}, "queue_id bigint.*must be int"),
         ("topic string, body string, born_timestamp bigint", {}, "must be timestamp"),
-        ("topic string", {}, "body must be there"),
-        ("body string", {}, "topic must be there, or option topic"),
-        ("topic string, body string", {"topic": "orders"}, "there is a column topic too"),
+        ("topic string", {}, "must include body"),
+        ("body string", {}, "must include topic, or option topic"),
+        ("topic string, body string", {"topic": "orders"}, "there is also a column topic"),
         ("body string", {"topic": "no topic"}, "only ASCII letters"),
         ("topic string, body string", {"topics": "orders"}, "there is no such option; there are path, topic, jobId"),
         ("topic string, body string", {"jobId": "../up"}, "jobId = '../up'"),
@@ -225,23 +223,23 @@ def columns(schema: str) -> StructType:
         ("topic string, body string", {"mappedFileSizeCommitLog": "12"}, "mappedFileSizeCommitLog = 12"),
     ],
 )
-def test_what_cannot_be_written_is_refused_by_name(
-    tmp_path: Path, schema: str, options: dict[str, str], told: str
+def test_an_invalid_write_is_refused_by_name(
+    tmp_path: Path, schema: str, options: dict[str, str], expected: str
 ) -> None:
-    with pytest.raises(InvalidConfig, match=told):
+    with pytest.raises(InvalidConfig, match=expected):
         planned(tmp_path / "store", schema, **options)  # type: ignore[arg-type]
-    assert not (tmp_path / "store").exists(), "and nothing is made"
+    assert not (tmp_path / "store").exists(), "a refused write must create nothing"
 
 
 def test_overwriting_is_refused(tmp_path: Path) -> None:
     for stream in (False, True):
-        with pytest.raises(InvalidConfig, match="only appended to"):
+        with pytest.raises(InvalidConfig, match="can only be appended to"):
             planned(tmp_path / "store", "topic string, body string", overwrite=True, stream=stream)
-    with pytest.raises(InvalidConfig, match="a stream's batches have their own"):
+    with pytest.raises(InvalidConfig, match="a stream identifies its own batches"):
         planned(tmp_path / "store", "topic string, body string", stream=True, jobId="mine")
 
 
-def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(NotAStore, match="not a store"):
         planned(tmp_path, "topic string, body string")

@@ -1,4 +1,4 @@
-"""The table in Spark itself: exact rows, whatever is asked of one DataFrame, and while the store is written."""
+"""The table in Spark: exact rows, however one DataFrame is used, and while the store is written."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def load(spark: SparkSession, path: Path | list[str], **options: Any) -> DataFra
     return spark.read.format("mqlake").options(**given).load(path if isinstance(path, list) else str(path))
 
 
-def test_the_format_is_known_without_a_call_and_gives_every_message_once(spark: SparkSession, store: Path) -> None:
+def test_the_format_needs_no_registration_and_returns_every_message_once(spark: SparkSession, store: Path) -> None:
     expected = rows_of(store)
     found = [row.asDict() for row in load(spark, store, splitSize="50k").collect()]
     found.sort(key=lambda row: row["physical_offset"])
@@ -50,8 +50,8 @@ def test_the_format_is_known_without_a_call_and_gives_every_message_once(spark: 
         assert row == wanted
 
 
-def test_a_table_that_is_scanned_more_than_once_is_right_every_time(spark: SparkSession, store: Path) -> None:
-    """Push-down through `pushFilters` gets each of these wrong: one scan's filter stays for the others."""
+def test_a_table_scanned_more_than_once_is_right_every_time(spark: SparkSession, store: Path) -> None:
+    """Push-down through `pushFilters` would get each of these wrong: one scan's filter would apply to the others."""
     assert "pushFilters" not in {*vars(MqlakeReader), *vars(MqlakeSource)}
     table = load(spark, store, columns="topic,queue_id,size,physical_offset")
     everything = table.count()
@@ -73,8 +73,8 @@ def test_a_table_that_is_scanned_more_than_once_is_right_every_time(spark: Spark
     assert both is not None and tuple(both) == (first, second, everything)
 
 
-def test_a_schema_without_columns_is_an_error_and_not_a_count_of_nothing(spark: SparkSession, store: Path) -> None:
-    with pytest.raises(AnalysisException, match="at least one; size is the cheapest to count with"):
+def test_a_schema_without_columns_is_an_error_and_not_a_count_of_0(spark: SparkSession, store: Path) -> None:
+    with pytest.raises(AnalysisException, match="at least one; size is the cheapest for counting"):
         spark.read.format("mqlake").schema(StructType([])).load(str(store)).count()
 
 
@@ -96,7 +96,7 @@ def test_a_predicate_becomes_options_and_stays_a_filter(spark: SparkSession, sto
         assert expected
 
 
-def test_views_and_schemas_choose_what_is_read(spark: SparkSession, store: Path) -> None:
+def test_views_and_schemas_select_what_is_read(spark: SparkSession, store: Path) -> None:
     spark.sql(
         f"create or replace temporary view orders using mqlake options (path '{store}', topics 'topic-3', tags 'tag2')"
     )
@@ -106,11 +106,11 @@ def test_views_and_schemas_choose_what_is_read(spark: SparkSession, store: Path)
     chosen = spark.read.format("mqlake").schema("body binary, topic string").load(str(store))
     assert chosen.columns == ["body", "topic"]
     assert chosen.where("topic = 'topic-1'").count() == 80
-    with pytest.raises(AnalysisException, match="topic is string; cast it behind the read"):
+    with pytest.raises(AnalysisException, match="topic is string; cast it after the read"):
         spark.read.format("mqlake").schema("topic int").load(str(store)).count()
 
 
-def test_mistakes_are_told_before_anything_runs(spark: SparkSession, store: Path) -> None:
+def test_mistakes_are_reported_before_anything_runs(spark: SparkSession, store: Path) -> None:
     with pytest.raises(AnalysisException, match="option topicz = 'a': there is no such option"):
         load(spark, store, topicz="a")
     with pytest.raises(AnalysisException, match="there is no such folder"):
@@ -126,7 +126,7 @@ def test_a_selection_without_rows_is_an_empty_table(spark: SparkSession, store: 
     assert load(spark, tmp_path / "empty").count() == 0
 
 
-def test_damage_is_countable(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_can_be_counted(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "store"
     write_store(path, 60)
     with (path / "commitlog" / file_name(0)).open("r+b") as file:
@@ -139,13 +139,13 @@ def test_damage_is_countable(spark: SparkSession, tmp_path: Path) -> None:
         load(spark, path, onDamage="fail").count()
 
 
-def test_what_is_deleted_behind_a_dataframe_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_log_file_deleted_under_a_dataframe_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "store"
     write_store(path)
     table = load(spark, path, columns="size")
     assert table.count() == 400
     (path / "commitlog" / file_name(0)).unlink()
-    with pytest.raises(PythonException, match="deleted since this read was planned"):
+    with pytest.raises(PythonException, match="deleted after this read was planned"):
         table.count()
     assert 0 < load(spark, path, columns="size").count() < 400
 
@@ -156,12 +156,12 @@ from pathlib import Path
 from tests.helpers import open_small
 from tests.spark.tables import put_messages
 store = open_small(Path(sys.argv[1]))
-log = store._side.log_files
+log = store._reading.log_files
 for number in itertools.count(1):
     put_messages(store, number * 100, 100)
     log.delete_before(store.end_offset - 100 * 65536)
     if log.first_offset:
-        time.sleep(0.2)  # a read has seconds before its files go
+        time.sleep(0.2)  # gives a read seconds before its files are deleted
 """
 
 
@@ -170,7 +170,7 @@ def first_file(path: Path) -> str:
 
 
 def read_or_error(table: DataFrame) -> list[Any] | str:
-    """For each queue its first and last offset and the number of messages; or what the read says."""
+    """Return first and last queue offset and message count of each queue, or the error of the read."""
     try:
         ends = table.selectExpr("topic", "queue_id", "queue_offset o")
         return ends.groupBy("topic", "queue_id").agg(F.min("o"), F.max("o"), F.count("o")).collect()
@@ -178,21 +178,23 @@ def read_or_error(table: DataFrame) -> list[Any] | str:
         return str(error)
 
 
-def test_a_live_store_is_read_exactly_to_a_stated_end_while_old_files_go(spark: SparkSession, tmp_path: Path) -> None:
-    """Queue offsets without a gap prove that no row is missing and none is twice; they end where the end was stated."""
+def test_a_live_store_is_read_exactly_to_its_end_while_old_files_are_deleted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Gapless queue offsets prove that no row is missing or repeated. They must end at the given end."""
     path = tmp_path / "store"
     write_store(path, 100)
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], cwd=Path(__file__).parents[2])
     try:
         assert eventually(lambda: first_file(path) > file_name(0), 120)
         began, exact = first_file(path), 0
-        while exact < 3 or first_file(path) == began:  # some reads, and files went meanwhile
-            assert writer.poll() is None, "the writer ran all the time"
+        while exact < 3 or first_file(path) == began:  # until some reads succeeded and files were deleted meanwhile
+            assert writer.poll() is None, "the writer died"
             with MessageStore.open(path, read_only=True) as opened:
                 stated = opened.end_offset
             options = {"endOffset": stated, "columns": "topic,queue_id,queue_offset"}
             found = read_or_error(load(spark, path, startOffset=stated - 60 * LOG_FILE, **options))
-            if isinstance(found, str):  # deletion was faster; then the read says so, and never gives fewer rows
+            if isinstance(found, str):  # deletion was faster: the read must report that, never return fewer rows
                 assert "deleted" in found or "is outside of" in found
                 continue
             assert len(found) == 20

@@ -1,4 +1,4 @@
-"""Statistics and reports over stores, on Spark, and the commands that show them."""
+"""Statistics and reports over stores on Spark, and the commands that show them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two stores: one with consumers, a gate and damage, and one that shares its topics and keys."""
+    """Two stores: one with consumers, a gate and damage, and one with the same topics and keys."""
     folder = tmp_path_factory.mktemp("fleet")
     paths = [folder / "a", folder / "b"]
     for path in paths:
@@ -70,7 +70,7 @@ def test_spark_counts_what_this_process_counts(spark: SparkSession, fleet: list[
     )
 
 
-def test_traffic_of_a_fleet_is_what_a_read_of_it_counts(found: Stats, fleet: list[Path]) -> None:
+def test_traffic_of_several_stores_equals_a_count_of_their_rows(found: Stats, fleet: list[Path]) -> None:
     rows = [row for path in fleet for row in rows_of(path, via="scan", columns="store,topic,size")]
     (total,) = found.traffic().to_pylist()
     assert (total["messages"], total["bytes"]) == (len(rows), sum(row["size"] for row in rows))
@@ -81,13 +81,13 @@ def test_traffic_of_a_fleet_is_what_a_read_of_it_counts(found: Stats, fleet: lis
         found.traffic("queue")  # type: ignore[arg-type]
 
 
-def test_what_was_counted_is_each_log_once(found: Stats) -> None:
+def test_each_log_is_counted_once(found: Stats) -> None:
     assert {part.store: (part.start, part.end) for part in found.counted} == found.logs
     assert {part.source for part in found.counted} == {"log"}
 
 
-def test_keys_of_several_stores_are_counted_as_one(found: Stats, fleet: list[Path]) -> None:
-    """Both stores have the same keys, so together they have no more different ones than each."""
+def test_keys_of_several_stores_are_counted_together(found: Stats, fleet: list[Path]) -> None:
+    """Both stores have the same keys, so together they have no more distinct ones than each."""
     rows = [row for path in fleet for row in rows_of(path, via="scan", columns="topic,keys")]
     for row in found.keys().to_pylist():
         keys = [key for message in rows if message["topic"] == row["topic"] for key in message["keys"]]
@@ -98,7 +98,7 @@ def test_keys_of_several_stores_are_counted_as_one(found: Stats, fleet: list[Pat
     assert all(row["messages"] <= row["at_most"] for row in top)
 
 
-def test_lag_is_the_way_from_a_groups_offset_to_the_queues_end(found: Stats, fleet: list[Path]) -> None:
+def test_lag_is_the_distance_from_a_groups_progress_to_the_queues_end(found: Stats, fleet: list[Path]) -> None:
     rows = {(row["topic"], row["queue_id"]): row for row in found.lag.to_pylist()}
     queues = [row for row in found.queues.to_pylist() if row["store"] == str(fleet[0])]
     ends = {(row["topic"], row["queue_id"]): row["max_offset"] for row in queues}
@@ -108,8 +108,8 @@ def test_lag_is_the_way_from_a_groups_offset_to_the_queues_end(found: Stats, fle
     assert rows["topic-1", 0]["lag"] == ends["topic-1", 0] and rows["topic-1", 0]["waiting_since"] is not None
 
 
-def test_a_part_that_was_counted_before_is_not_read_again(fleet: list[Path]) -> None:
-    """What lies before and behind a counted part, and the part itself, add up to the whole, each record once."""
+def test_a_counted_part_is_not_read_again(fleet: list[Path]) -> None:
+    """The counted part and what lies before and after it add up to the whole, each record once."""
     path = str(fleet[1])
     (whole,) = plans_of(path, None, 16 << 10)
     parts = whole.splits
@@ -123,7 +123,7 @@ def test_a_part_that_was_counted_before_is_not_read_again(fleet: list[Path]) -> 
     assert chosen[0] == chosen[1]
 
 
-def test_a_report_has_all_that_was_found(found: Stats, fleet: list[Path]) -> None:
+def test_a_report_shows_all_that_was_found(found: Stats, fleet: list[Path]) -> None:
     made = report_of(found, title="<b>")
     (total,) = found.traffic().to_pylist()
     assert made.messages == total["messages"] == sum(step.messages for step in made.steps)
@@ -139,7 +139,7 @@ def test_a_report_has_all_that_was_found(found: Stats, fleet: list[Path]) -> Non
     assert all(store.log_end == store.counted_end for store in made.stores)
 
 
-def test_statistics_of_nothing_are_refused_and_of_an_empty_store_are_empty(tmp_path: Path) -> None:
+def test_stats_without_stores_are_refused_and_those_of_an_empty_store_are_empty(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="name a store's folder, or a lake"):
         stats_here(())
     open_small(tmp_path).close()
@@ -151,7 +151,7 @@ def test_statistics_of_nothing_are_refused_and_of_an_empty_store_are_empty(tmp_p
 # ---- commands
 
 
-def test_stats_shows_a_table_or_json(spark: SparkSession, fleet: list[Path]) -> None:
+def test_stats_prints_a_table_or_json(spark: SparkSession, fleet: list[Path]) -> None:
     lines = run("stats", fleet[1], "--by", "topic", "--json").stdout.splitlines()
     expected = [row["topic"] for row in rows_of(fleet[1], columns="topic")]
     assert {row["topic"]: row["messages"] for row in map(json.loads, lines)} == {t: expected.count(t) for t in expected}
@@ -188,7 +188,7 @@ def test_sql_answers_a_query_as_table_csv_or_json(spark: SparkSession, fleet: li
     assert json.loads(lines[1]) == {"a": 2, "b": None, "c": "", "d": []}
 
 
-def test_sql_says_in_one_line_what_is_wrong_and_where(spark: SparkSession, fleet: list[Path]) -> None:
+def test_sql_reports_in_one_line_what_is_wrong_and_where(spark: SparkSession, fleet: list[Path]) -> None:
     result = sql(fleet[1], "select topc from messages")
     assert result.exit_code == 3 and result.stdout == ""
     assert result.stderr.startswith("mqlake: QueryFailed: line 1, column 8: ") and "`topc`" in result.stderr
@@ -196,12 +196,12 @@ def test_sql_says_in_one_line_what_is_wrong_and_where(spark: SparkSession, fleet
     assert "Syntax error at or near 'form'" in sql(fleet[1], "select 1 x form y").stderr
 
 
-def test_the_shell_goes_on_behind_an_error(spark: SparkSession, fleet: list[Path]) -> None:
+def test_the_shell_continues_after_an_error(spark: SparkSession, fleet: list[Path]) -> None:
     typed = ".tables\nselect nothing;\nselect\n 'a;b' x; select 2 y;\n.schema stats\n.what\n.quit\nselect 3 z;\n"
     result = sql(fleet[1], input=typed)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[:3] == ["messages", "queues", "stats"]
     for expected in ("a;b", "y", "latency_ms"):
         assert expected in result.stdout
-    assert "line 1, column 8" in result.stderr and ".what: there is no such command" in result.stderr
+    assert "line 1, column 8" in result.stderr and ".what: no such command" in result.stderr
     assert "z" not in result.stdout.split()

@@ -1,4 +1,4 @@
-"""Statistics that a pipeline keeps in the lake are those of the log, each byte of it counted once."""
+"""Statistics that a pipeline keeps in the lake equal those of the log. Each byte is counted once."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def test_lake_and_log_together_count_every_byte_once(store: Path, tmp_path: Path
     assert (in_lake.start, in_lake.end, in_log.end) == (0, in_log.start, found.logs[str(store)][1])
 
 
-def test_a_lake_alone_tells_what_it_has_counted(store: Path, tmp_path: Path) -> None:
+def test_a_lake_alone_returns_what_it_has_counted(store: Path, tmp_path: Path) -> None:
     keep(store, tmp_path / "lake", 0, 100)
     assert same(stats_here((), lake=str(tmp_path / "lake")), stats_here(str(store)))
 
 
-def test_a_range_that_was_not_counted_ends_what_is_believed() -> None:
+def test_a_range_that_was_not_counted_ends_the_chain() -> None:
     def file(start: int, end: int) -> LakeFile:
         return LakeFile("stats", f"stats/{start}", "s", start, end, 1, 1, 0)
 
@@ -70,7 +70,7 @@ def test_a_range_that_was_not_counted_ends_what_is_believed() -> None:
     assert chain_of([]) == []
 
 
-def test_a_report_tells_what_the_lake_has_and_what_its_pipeline_noted(store: Path, tmp_path: Path) -> None:
+def test_a_report_shows_what_the_lake_has_and_what_its_pipeline_noted(store: Path, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     keep(store, lake, 0, 2)
     notes = Notes(state="failed", started=3, batches=2, last_error="no", latest={str(store): 1 << 20})
@@ -81,10 +81,10 @@ def test_a_report_tells_what_the_lake_has_and_what_its_pipeline_noted(store: Pat
     assert facts.version == 2 and [(t.name, t.file_count) for t in facts.tables] == [("stats", 2)]
     assert [part.name for part in facts.stores] == [str(store)]
     assert facts.run is not None and facts.run._replace(at_ms=0) == ("failed", 3, 0, 2, "no")
-    told = {stage.name: (stage.messages, stage.bytes, stage.rows_per_s, stage.lag_bytes) for stage in facts.stages}
-    assert list(told) == ["check", "archive", "index", "stats"]
-    assert told["stats"] == (60, 40_000, 120.0, (1 << 20) - facts.stores[0].end)
-    assert facts.check is None, "nothing went through a check"
+    stages = {stage.name: (stage.messages, stage.bytes, stage.rows_per_s, stage.lag_bytes) for stage in facts.stages}
+    assert list(stages) == ["check", "archive", "index", "stats"]
+    assert stages["stats"] == (60, 40_000, 120.0, (1 << 20) - facts.stores[0].end)
+    assert facts.check is None, "nothing was checked"
     (lake / "_mqlake" / "pipeline.json").write_text("[1]")
     again = report_of(stats_here(str(store), lake=str(lake)), lake=str(lake)).lake
     assert again is not None and again.run is None and again.stages == []

@@ -1,4 +1,4 @@
-"""Rows of statistics: what a split counts is what a plain count of its messages gives, and rows add up."""
+"""Rows of statistics: a split counts what a plain count of its messages gives, and rows add up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Place = tuple[Any, ...]
 
 
 def messages_of(path: Path) -> list[dict[str, Any]]:
-    """Every message of a store, with its times in ms."""
+    """Return every message of a store, with its times in ms."""
     found = rows_of(path, via="scan", includeInternal="true", columns="topic,queue_id,tags,keys,size,sys_flag,"
                     "born_timestamp,store_timestamp,raw_body")  # fmt: skip
     for row in found:
@@ -45,7 +45,7 @@ def of_kind(table: pa.Table, kind: str) -> list[dict[str, Any]]:
 
 
 def varied_store(path: Path) -> None:
-    """Topics of RocketMQ's own, messages without keys, clocks that run behind and ahead, odd texts, two minutes."""
+    """Write topics of RocketMQ's own, messages without keys, slow and fast clocks, odd texts, two minutes."""
     write_store(path, 400)
     with open_small(path) as store:
         for number in range(200):
@@ -81,7 +81,7 @@ def test_traffic_is_what_a_plain_count_gives(tmp_path: Path, split_size: str) ->
     assert table.schema == ROWS
 
 
-def test_histograms_and_pulse_have_every_message_once(tmp_path: Path) -> None:
+def test_histograms_and_pulse_count_every_message_once(tmp_path: Path) -> None:
     varied_store(tmp_path)
     sizes: Counter[Place] = Counter()
     latencies: Counter[Place] = Counter()
@@ -100,7 +100,7 @@ def test_histograms_and_pulse_have_every_message_once(tmp_path: Path) -> None:
     assert steps == pulse
 
 
-def test_top_keys_are_exact_in_a_split_and_bounded_over_several(tmp_path: Path) -> None:
+def test_top_keys_are_exact_in_one_split_and_bounded_over_several(tmp_path: Path) -> None:
     rng = random.Random(5)
     names = [f"key-{min(int(rng.paretovariate(0.7)), 5000)}" for _ in range(6000)]
     with open_small(tmp_path) as store:
@@ -124,7 +124,7 @@ def test_top_keys_are_exact_in_a_split_and_bounded_over_several(tmp_path: Path) 
     assert sum(row["messages"] for row in of_kind(table, "keys")) == len(names)
 
 
-def test_a_key_that_comes_once_has_no_row_and_keys_of_more_topics_than_fit_at_a_time_are_counted(
+def test_a_key_that_occurs_once_has_no_row_and_keys_of_any_number_of_topics_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mqlake.spark.jobs import stats_split as module
@@ -151,7 +151,7 @@ def test_rows_of_parts_add_up_to_the_rows_of_the_whole_in_any_order(tmp_path: Pa
     assert [row["sketch"] for row in of_kind(at_once, "keys")] == [row["sketch"] for row in of_kind(whole, "keys")]
 
 
-def test_a_topic_with_very_many_tags_keeps_the_most_frequent_and_sums_the_rest(tmp_path: Path) -> None:
+def test_a_topic_with_too_many_tags_keeps_the_most_frequent_and_sums_the_rest(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         for number in range(TAGS_A_TOPIC * 3):
             for _ in range(2 if number % 3 == 0 else 1):
@@ -167,7 +167,7 @@ def test_a_topic_with_very_many_tags_keeps_the_most_frequent_and_sums_the_rest(t
     assert found["many", "*"] == TAGS_A_TOPIC * 2
 
 
-def test_damage_is_counted_where_it_lies(tmp_path: Path) -> None:
+def test_damage_is_counted_at_its_offset(tmp_path: Path) -> None:
     write_store(tmp_path, 100)
     row = rows_of(tmp_path, via="scan", columns="physical_offset,size")[40]
     file = tmp_path / "commitlog" / f"{row['physical_offset'] // 65536 * 65536:020d}"
@@ -188,7 +188,7 @@ def test_an_empty_store_and_a_store_of_one_message(tmp_path: Path) -> None:
     assert [row["kind"] for row in counted(tmp_path).to_pylist()] == ["keys", "latency", "pulse", "size", "traffic"]
 
 
-def test_times_that_cannot_be_are_counted_as_the_nearest_that_can(tmp_path: Path) -> None:
+def test_impossible_times_are_clipped(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         for born in (2**63 - 1, -(2**63), 2**62):
             store.put(Message("t", b"", born_timestamp=born))
@@ -224,13 +224,13 @@ def test_a_sketch_is_off_by_no_more_than_four_standard_errors(count: int) -> Non
         assert abs(found - count) <= 4 * sketch.STANDARD_ERROR * count
 
 
-def test_a_sketch_of_two_parts_is_that_of_all_their_keys_whatever_they_share() -> None:
+def test_a_merged_sketch_equals_the_sketch_of_all_keys_whatever_the_parts_share() -> None:
     for few, many in ((range(300), range(200, 500)), (range(300), range(200, 50_000)), (range(9_000), range(8_000))):
         texts = [[f"k{number}" for number in part] for part in (few, many)]
         assert sketch.merged(map(sketch_of, texts)) == sketch_of(sorted({*texts[0], *texts[1]}))
 
 
-def test_a_hash_is_of_the_text_alone_wherever_it_lies() -> None:
+def test_a_hash_depends_on_the_text_alone_and_not_on_its_place() -> None:
     texts = ["", "a", "b", "ab", "ba", "a\0", "\0", "\0\0", "ü", "a" * 1000]
     hashes = sketch.hash_texts(pa.array(texts))
     assert len(set(hashes.tolist())) == len(texts)

@@ -1,4 +1,4 @@
-"""A stream gives every record once: whatever the limits, over restarts, and while stores come, go and are cleaned."""
+"""A stream returns every record once: with any limit, over restarts, and while stores appear, vanish or are cleaned."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from mqlake.errors import InvalidConfig, NotAStore, PositionLost
 from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.files.names import file_name
 from mqlake.spark import plan, tails
-from mqlake.spark.offsets import places_told
+from mqlake.spark.offsets import reported_positions
 from mqlake.spark.options import parse_options, parse_stream_options
 from mqlake.spark.ways import Snapshot
-from mqlake.store import follower, recovery, side
+from mqlake.store import contents, follower, recovery
 from mqlake.store.recovery import LogEnd, Reporter, Trust
 from tests.helpers import LOG_FILE, message, open_small
 from tests.spark.streams import Engine, as_json, places
@@ -48,35 +48,35 @@ def all_records(path: Path) -> list[int]:
 def test_batches_by_bytes_have_every_record_once_and_stay_within_the_limit(store: Path, limit: int) -> None:
     engine = Engine(store, maxBytesPerTrigger=limit, includeInternal="true", columns="physical_offset,size,store")
     first, *batches = engine.batches()
-    assert first == [], "it only says where the stream begins"
+    assert first == [], "the first batch only fixes where the stream begins"
     assert [row["physical_offset"] for rows in batches for row in rows] == all_records(store)
     for rows in batches:
-        assert sum(row["size"] for row in rows) <= limit or len(rows) == 1, "one record, where none fits"
+        assert sum(row["size"] for row in rows) <= limit or len(rows) == 1, "one record may exceed the limit"
 
 
 @pytest.mark.parametrize("limit", [1, 7, 100, 599, 10_000])
-def test_batches_by_rows_have_exactly_so_many_records(store: Path, limit: int) -> None:
+def test_batches_by_rows_have_exactly_that_many_records(store: Path, limit: int) -> None:
     engine = Engine(store, maxRowsPerTrigger=limit, includeInternal="true")
     counts = [len(rows) for rows in engine.batches()][1:]
     assert sum(counts) == len(all_records(store))
     assert all(count == limit for count in counts[:-1])
 
 
-def test_rows_are_counted_before_the_selection(store: Path) -> None:
+def test_the_row_limit_counts_records_before_the_selection(store: Path) -> None:
     engine = Engine(store, maxRowsPerTrigger=100, topics="topic-1")
     batches = engine.batches()[1:]
     assert places([row for rows in batches for row in rows]) == places(rows_of(store, topics="topic-1"))
     assert len(batches) == 6
 
 
-def test_a_trigger_that_asks_for_everything_gets_it_whatever_the_options_say(store: Path) -> None:
+def test_a_trigger_for_all_available_data_overrides_the_limits(store: Path) -> None:
     engine = Engine(store, maxRowsPerTrigger=5, includeInternal="true")
     assert engine.batch(ReadAllAvailable()) == []
     assert len(engine.batch(ReadAllAvailable())) == len(all_records(store))
     assert engine.batch() == []
 
 
-def test_stores_share_a_limit_and_each_moves_on(tmp_path: Path) -> None:
+def test_stores_share_a_limit_and_each_advances(tmp_path: Path) -> None:
     write_store(tmp_path / "large", 500)
     write_store(tmp_path / "small", 20)
     engine = Engine(tmp_path / "*", maxRowsPerTrigger=50, includeInternal="true")
@@ -94,10 +94,10 @@ def test_stores_share_a_limit_and_each_moves_on(tmp_path: Path) -> None:
     assert {row["store"] for row in tight.batch()} == {str(tmp_path / "large"), str(tmp_path / "small")}
 
 
-# ---- where it starts
+# ---- start
 
 
-def test_the_initial_position_does_not_look_at_the_log(tmp_path: Path) -> None:
+def test_the_initial_position_does_not_depend_on_the_log(tmp_path: Path) -> None:
     for options in (
         {"startingOffsets": "latest"},
         {"startingTimestamp": "2026-01-01"},
@@ -108,7 +108,7 @@ def test_the_initial_position_does_not_look_at_the_log(tmp_path: Path) -> None:
         assert reader.partitions(reader.initialOffset(), {"v": 1, "stores": {"/gone": 7}}) == []
 
 
-def test_a_stream_starts_where_it_is_told(tmp_path: Path) -> None:
+def test_a_stream_starts_where_its_options_say(tmp_path: Path) -> None:
     path = tmp_path / "store"
     write_store(path)
     everything = rows_of(path, includeInternal="true")
@@ -132,23 +132,23 @@ def test_a_stream_starts_where_it_is_told(tmp_path: Path) -> None:
         assert len(Engine(path, startingOffsets=json.dumps({str(path): number}), includeInternal="true").all()) == count
 
 
-def test_an_offset_that_cannot_be_a_start_is_named(store: Path) -> None:
+def test_an_invalid_start_offset_is_refused_and_the_next_valid_one_named(store: Path) -> None:
     def start(offset: object) -> Engine:
         return Engine(store, startingOffsets=json.dumps(offset))
 
     boundary = all_records(store)[1]
-    with pytest.raises(InvalidConfig, match=f"no record of {store} begins there; one at {boundary}"):
+    with pytest.raises(InvalidConfig, match=f"no record of {store} begins there; the next is at {boundary}"):
         start({str(store): boundary - 1}).batch()
     with pytest.raises(InvalidConfig, match="'/elsewhere': this stream reads"):
         start({"/elsewhere": 0}).batch()
-    with pytest.raises(PositionLost, match="the stream stands at 99999999, and the log is"):
+    with pytest.raises(PositionLost, match="the stream is at 99999999, and the log is"):
         start({str(store): 99_999_999}).batch()
     for wrong in (["a"], {"a": "b"}, {"a": -3}, {"a": True}, 7):
         with pytest.raises(InvalidConfig, match=r'JSON like {"/data/store": 4096}'):
             start(wrong)
 
 
-def test_options_are_told_apart_in_reads_and_streams(store: Path) -> None:
+def test_options_of_reads_and_streams_are_kept_apart(store: Path) -> None:
     def stream(**options: str) -> None:
         parse_stream_options({"path": str(store), **options})
 
@@ -168,14 +168,14 @@ def test_options_are_told_apart_in_reads_and_streams(store: Path) -> None:
             stream(**wrong)
     with pytest.raises(InvalidConfig, match=r"there is no such option; .* also startingOffsets, startingTimestamp"):
         stream(topicz="a")
-    with pytest.raises(InvalidConfig, match="option maxRowsPerTrigger = '1': an option of readStream"):
+    with pytest.raises(InvalidConfig, match="option maxRowsPerTrigger = '1': only for readStream"):
         parse_options({"path": str(store), "maxRowsPerTrigger": "1"})
 
 
-# ---- again
+# ---- repeated batches and restarts
 
 
-def test_a_batch_that_is_run_again_reads_the_same_bytes(tmp_path: Path) -> None:
+def test_a_repeated_batch_reads_the_same_bytes(tmp_path: Path) -> None:
     path = tmp_path / "store"
     write_store(path)
     engine = Engine(path, maxBytesPerTrigger=40_000)
@@ -189,7 +189,7 @@ def test_a_batch_that_is_run_again_reads_the_same_bytes(tmp_path: Path) -> None:
         start = end
 
 
-def test_a_restart_goes_on_where_the_last_batch_ended_with_other_limits_and_more_messages(tmp_path: Path) -> None:
+def test_a_restart_resumes_where_the_last_batch_ended_with_other_limits_and_more_messages(tmp_path: Path) -> None:
     path = tmp_path / "store"
     engine, found = None, []
     for number, limit in enumerate(({"maxRowsPerTrigger": 7}, {"maxBytesPerTrigger": 9000}, {})):
@@ -216,14 +216,14 @@ def test_a_restart_goes_on_where_the_last_batch_ended_with_other_limits_and_more
         {"includeInternal": "true"},
     ],
 )
-def test_the_selection_of_a_read_is_that_of_a_stream(store: Path, options: dict[str, str]) -> None:
+def test_a_stream_selects_like_a_read(store: Path, options: dict[str, str]) -> None:
     engine = Engine(store, maxBytesPerTrigger=50_000, **options)
     expected = rows_of(store, None, **options)
     assert sorted(engine.all(), key=lambda row: row["physical_offset"]) == expected
     assert expected
 
 
-def test_damage_is_passed_over_reported_or_an_error_as_in_a_read(tmp_path: Path) -> None:
+def test_damage_is_skipped_or_reported_as_in_a_read(tmp_path: Path) -> None:
     path = tmp_path / "store"
     write_store(path)
     hit = all_records(path)[200]
@@ -241,7 +241,7 @@ def test_damage_is_passed_over_reported_or_an_error_as_in_a_read(tmp_path: Path)
         assert engine.all() == []
 
 
-# ---- stores that come and go
+# ---- stores that appear and vanish
 
 
 def test_a_store_that_appears_later_is_read_from_its_first_record(
@@ -254,13 +254,13 @@ def test_a_store_that_appears_later_is_read_from_its_first_record(
     with caplog.at_level(logging.WARNING):
         assert engine.batches() == []
         assert engine.batches() == []
-    assert caplog.text.count("it is passed over until it is a store") == 1
+    assert caplog.text.count("it is skipped until it is a store") == 1
     write_store(tmp_path / "b", 40)
-    assert engine.batch() == [], "first the checkpoint learns where it begins"
+    assert engine.batch() == [], "this batch only fixes where the store begins"
     assert [row["store"] for row in engine.all()] == [str(tmp_path / "b")] * 40
 
 
-def test_a_folder_that_is_no_store_is_an_error_when_a_stream_begins(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_store_is_an_error_when_a_stream_begins(tmp_path: Path) -> None:
     write_store(tmp_path / "a", 3)
     (tmp_path / "b").mkdir()
     with pytest.raises(NotAStore):
@@ -278,14 +278,14 @@ def test_a_store_that_vanishes_is_an_error_or_is_left_out(tmp_path: Path, restar
     shutil.rmtree(tmp_path / "b")
     if restarted:
         engine.restart(tmp_path / "*")
-    with pytest.raises(PositionLost, match=f"{tmp_path}/b: the stream stands at 0, and this store is gone"):
+    with pytest.raises(PositionLost, match=f"{tmp_path}/b: the stream is at 0, and this store is gone"):
         engine.batch()
     engine.restart(tmp_path / "*", failOnDataLoss="false")
     assert {row["store"] for row in engine.all()} == {str(tmp_path / "a")}
     assert engine.offsets[-1]["stores"][str(tmp_path / "b")] == 0
 
 
-def test_another_store_in_the_place_of_the_old_is_not_read_on(tmp_path: Path) -> None:
+def test_another_store_at_the_same_path_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "store"
     write_store(path, 300)
     engine = Engine(path)
@@ -310,7 +310,7 @@ def delete_files(path: Path, count: int) -> int:
     return count * LOG_FILE
 
 
-def test_retention_that_passed_the_position_is_an_error_that_names_both_ends(tmp_path: Path) -> None:
+def test_retention_past_the_position_is_an_error_that_names_both_ends(tmp_path: Path) -> None:
     path = tmp_path / "store"
     write_store(path)
     engine = Engine(path, maxBytesPerTrigger=10_000, includeInternal="true")
@@ -322,15 +322,15 @@ def test_retention_that_passed_the_position_is_an_error_that_names_both_ends(tmp
     engine.restart(path, includeInternal="true")
     with pytest.raises(PositionLost) as raised:
         engine.batch()
-    told = str(raised.value)
-    assert f"stands at {position}, and the log is [{first}, " in told
-    assert f"{first - position} bytes were deleted" in told
-    assert "failOnDataLoss=false" in told and "gate" in told
+    text = str(raised.value)
+    assert f"the stream is at {position}, and the log is [{first}, " in text
+    assert f"{first - position} bytes were deleted" in text
+    assert "failOnDataLoss=false" in text and "gate" in text
     with pytest.raises(PositionLost):
         engine.reader.partitions(engine.offsets[-1], {"v": 1, "stores": {str(path): end}})
 
 
-def test_without_fail_on_data_loss_the_stream_goes_on_at_the_first_record_and_says_so(
+def test_without_fail_on_data_loss_the_stream_continues_at_the_first_record_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "store"
@@ -342,12 +342,12 @@ def test_without_fail_on_data_loss_the_stream_goes_on_at_the_first_record_and_sa
     first = delete_files(path, 2)
     engine.restart(path, includeInternal="true", failOnDataLoss="false")
     with caplog.at_level(logging.WARNING):
-        assert engine.rows(engine.offsets[-1], planned) == [], "a batch of which nothing is left"
+        assert engine.rows(engine.offsets[-1], planned) == [], "nothing is left of this batch"
         found = engine.all()
     assert [row["physical_offset"] for row in found] == all_records(path)
     assert found[0]["physical_offset"] == first
-    assert "bytes were deleted before they were read; bring the log back" in caplog.text
-    assert f"going on at {first}" in caplog.text
+    assert "bytes were deleted before they were read; restore the log" in caplog.text
+    assert f"continuing at {first}" in caplog.text
 
 
 # ---- following
@@ -374,33 +374,33 @@ def test_a_store_is_opened_once_and_followed(tmp_path: Path, monkeypatch: pytest
     assert opened == [path]
 
 
-def without_notes(path: Path) -> None:
-    """As RocketMQ leaves it: nothing of ours, and an abort file as long as it runs."""
+def make_foreign(path: Path) -> None:
+    """Make a store look like one of RocketMQ: without our files, and with the abort file of a running broker."""
     shutil.rmtree(path / "mqlake")
     (path / "abort").touch()
 
 
-def test_a_store_that_rocketmq_writes_is_walked_once_and_then_only_what_is_new(
+def test_a_store_that_rocketmq_writes_is_walked_once_and_then_only_its_new_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RocketMQ keeps no positions: its records show in the log, whole ones only, before any queue knows of them."""
+    """RocketMQ keeps no positions file: whole records in the log are visible before any queue has their entries."""
     source, path = tmp_path / "source", tmp_path / "live"
     write_store(source, 300)
     logs = sorted((source / "commitlog").iterdir())
     records = all_records(source)
     shutil.copytree(source, path)
-    without_notes(path)
+    make_foreign(path)
     walked: list[int] = []
 
     def find_end(log: MappedFileQueue, trust: Trust, reporter: Reporter) -> LogEnd:
         walked.append(trust.offset)
         return recovery.find_end(log, trust, reporter)
 
-    for module in (side, follower):
+    for module in (contents, follower):
         monkeypatch.setattr(module, "find_end", find_end)
 
     def show(end: int) -> None:
-        """The log as it is when it has been written up to `end`."""
+        """Make the log look as if it was written up to `end`."""
         for file in logs:
             start = int(file.name)
             target = path / "commitlog" / file.name
@@ -418,21 +418,21 @@ def test_a_store_that_rocketmq_writes_is_walked_once_and_then_only_what_is_new(
     found = engine.all()
     assert [row["physical_offset"] for row in found] == records[:50]
     for number in (51, 120, 121, 250):
-        show(records[number] + 40)  # the next record is not whole yet
+        show(records[number] + 40)  # the next record is incomplete
         found += engine.all()
         assert [row["physical_offset"] for row in found] == records[:number]
     assert walked[0] == 0 and min(walked[1:]) == records[50]
     assert walked == sorted(walked)
 
 
-def test_what_a_writer_that_died_had_not_dispatched_is_read_once(tmp_path: Path) -> None:
+def test_what_a_killed_writer_had_not_dispatched_is_read_once(tmp_path: Path) -> None:
     path = tmp_path / "store"
     write_store(path, 50)
     program = (
         "import os, sys\nfrom pathlib import Path\nfrom tests.helpers import open_small\n"
         "from tests.spark.tables import put_messages\nstore = open_small(Path(sys.argv[1]))\n"
         "put_messages(store, 50, 30)\nstore.wait_dispatched()\nprint('ready', flush=True)\nsys.stdin.readline()\n"
-        "store._side.dispatcher.visible_end = lambda: 0\nput_messages(store, 80, 20)\nos.kill(os.getpid(), 9)\n"
+        "store._writing.dispatcher.close()\nput_messages(store, 80, 20)\nos.kill(os.getpid(), 9)\n"
     )
     writer = subprocess.Popen(
         [sys.executable, "-c", program, str(path)],
@@ -453,7 +453,7 @@ def test_what_a_writer_that_died_had_not_dispatched_is_read_once(tmp_path: Path)
     writer.wait()
     found += engine.all()
     assert len(found) == 100
-    with pytest.raises(InvalidConfig, match="queues cannot be believed"):
+    with pytest.raises(InvalidConfig, match="queues cannot be trusted"):
         through_queues.batch()
     with open_small(path) as opened:
         put_messages(opened, 100, 25)
@@ -466,7 +466,7 @@ def test_what_a_writer_that_died_had_not_dispatched_is_read_once(tmp_path: Path)
 # ---- available now
 
 
-def test_available_now_ends_at_what_was_there_when_it_was_asked_for(tmp_path: Path) -> None:
+def test_available_now_ends_at_what_existed_when_it_started(tmp_path: Path) -> None:
     write_store(tmp_path / "a", 100)
     with open_small(tmp_path / "a") as opened:
         engine = Engine(tmp_path / "*", maxRowsPerTrigger=30, includeInternal="true")
@@ -489,15 +489,14 @@ def test_a_checkpoint_of_another_version_is_refused(store: Path) -> None:
         engine.reader.latestOffset({"v": 2, "stores": {}}, ReadMaxRows(1))
 
 
-def test_a_progress_report_may_tell_no_position(store: Path) -> None:
-    """Of a batch that is run again Spark does not ask where the log ends."""
-    assert (
-        places_told(None) == places_told("null") == places_told('{"v": 1, "from": "latest"}') == places_told("7") == {}
-    )
-    assert places_told(json.dumps(Engine(store).next_offset())) == {str(store): 0}
+def test_a_progress_report_may_have_no_position(store: Path) -> None:
+    """Spark does not ask for the end of the log when it repeats a batch."""
+    for text in (None, "null", '{"v": 1, "from": "latest"}', "7"):
+        assert reported_positions(text) == {}
+    assert reported_positions(json.dumps(Engine(store).next_offset())) == {str(store): 0}
 
 
-def test_a_reader_with_open_stores_is_closed_by_stop(store: Path) -> None:
+def test_stop_closes_open_stores(store: Path) -> None:
     engine = Engine(store)
     engine.batch()
     engine.reader.stop()
@@ -505,8 +504,8 @@ def test_a_reader_with_open_stores_is_closed_by_stop(store: Path) -> None:
     assert len(engine.all()) == len(rows_of(store))
 
 
-def test_a_lookup_of_a_live_store_costs_little(tmp_path: Path) -> None:
-    """Spark asks every few milliseconds: nothing that grows with the store may be done then."""
+def test_looking_for_new_records_of_a_live_store_costs_little(tmp_path: Path) -> None:
+    """Spark asks every few milliseconds, so the cost must not grow with the store."""
     path = tmp_path / "store"
     write_store(path)
     with open_small(path):

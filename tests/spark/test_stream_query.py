@@ -1,4 +1,4 @@
-"""Streams in Spark itself: restarts, a killed driver, lag in the progress report, a live tail."""
+"""Streams on Spark: restarts, a killed driver, lag in the progress report, a live tail."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Ledger:
-    """What foreachBatch saw: a line a batch, written when its rows are there, so a batch that is run again has two."""
+    """What foreachBatch saw: one line per batch, written after its rows were read. A repeated batch has two lines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -43,14 +43,14 @@ class Ledger:
             file.write(json.dumps([batch_id, found]) + "\n")
 
     def offsets(self) -> list[int]:
-        """All rows, those of a batch that was run again once: both runs must have read the same."""
+        """Return all rows, with those of a repeated batch once. Asserts that both runs read the same."""
         batches: dict[int, list[list[int]]] = defaultdict(list)
         for line in self._path.read_text().splitlines() if self._path.exists() else ():
-            if line.endswith("]]"):  # else the driver died while it wrote
+            if line.endswith("]]"):  # otherwise the driver died while writing the line
                 number, found = json.loads(line)
                 batches[number].append(found)
         for number, runs in batches.items():
-            assert all(run == runs[0] for run in runs), f"batch {number} was not the same again"
+            assert all(run == runs[0] for run in runs), f"batch {number} changed when repeated"
         return sorted(offset for runs in batches.values() for offset in runs[0])
 
 
@@ -64,7 +64,7 @@ def start(
     return writer.trigger(**trigger).start()
 
 
-def test_a_query_reads_everything_once_over_restarts_and_tells_its_lag(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_reads_everything_once_over_restarts_and_reports_its_lag(spark: SparkSession, tmp_path: Path) -> None:
     path, ledger = tmp_path / "store", Ledger(tmp_path / "ledger")
     write_store(path)
     query = start(spark, path, ledger, tmp_path / "checkpoint", True, maxBytesPerTrigger="150k")
@@ -101,7 +101,7 @@ def test_a_live_query_follows_the_writer(spark: SparkSession, tmp_path: Path) ->
     assert ledger.offsets() == offsets_of(path, topics="topic-1")[before:]
 
 
-def test_mistakes_are_told_when_a_query_starts(spark: SparkSession, tmp_path: Path) -> None:
+def test_mistakes_are_reported_when_a_query_starts(spark: SparkSession, tmp_path: Path) -> None:
     path, ledger = tmp_path / "store", Ledger(tmp_path / "ledger")
     write_store(path, 3)
 
@@ -112,7 +112,7 @@ def test_mistakes_are_told_when_a_query_starts(spark: SparkSession, tmp_path: Pa
 
     assert "option endOffset = '5': not in a stream" in failing(path, endOffset=5)
     assert "there is no such folder" in failing(tmp_path / "nothing")
-    with pytest.raises(AnalysisException, match="an option of readStream"):
+    with pytest.raises(AnalysisException, match="only for readStream"):
         spark.read.format("mqlake").option("startingOffsets", "latest").load(str(path)).count()
 
 
@@ -132,7 +132,7 @@ start(spark, path, Ledger(ledger), checkpoint, False, maxRowsPerTrigger=7).await
 
 
 def run_and_kill(path: Path, ledger: Path, checkpoint: Path, after_batches: int, rng: random.Random) -> None:
-    """A driver of its own, with its JVM and workers, killed at a moment that nobody chose."""
+    """Run a separate driver with its JVM and workers, and kill it at a random moment."""
     before = len(ledger.read_text().splitlines()) if ledger.exists() else 0
     command = [sys.executable, "-c", DRIVER, str(path), str(ledger), str(checkpoint)]
     driver = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL)
@@ -146,12 +146,12 @@ def run_and_kill(path: Path, ledger: Path, checkpoint: Path, after_batches: int,
         driver.wait()
 
 
-def test_a_driver_that_is_killed_is_replaced_without_a_gap_or_a_repeat(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_next_driver_resumes_a_killed_one_without_a_gap_or_a_repeat(spark: SparkSession, tmp_path: Path) -> None:
     path, ledger, checkpoint = tmp_path / "store", tmp_path / "ledger", tmp_path / "checkpoint"
     count = 600
     write_store(path, count)
     run_and_kill(path, ledger, checkpoint, 3, random.Random())
-    while len(Ledger(ledger).offsets()) == len(offsets_of(path)):  # it had read all before it was killed
+    while len(Ledger(ledger).offsets()) == len(offsets_of(path)):  # it had read everything before the kill
         with open_small(path) as store:
             put_messages(store, count, 600)
         count += 600
@@ -163,8 +163,8 @@ def test_a_driver_that_is_killed_is_replaced_without_a_gap_or_a_repeat(spark: Sp
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_a_driver_that_is_killed_again_and_again_loses_and_repeats_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """While the store is written, by a process that is killed as well."""
+def test_a_driver_killed_again_and_again_loses_and_repeats_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Messages are appended between the kills."""
     path, ledger, checkpoint = tmp_path / "store", tmp_path / "ledger", tmp_path / "checkpoint"
     rng = random.Random()
     write_store(path, 100)

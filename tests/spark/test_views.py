@@ -1,4 +1,4 @@
-"""SQL over the views: exact answers, reading no more of `messages` than a query needs."""
+"""SQL over the views: exact results, reading no more of `messages` than a query needs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def tables(spark: SparkSession, store: Path) -> Views:
 
 
 @pytest.mark.parametrize("queries", [QUERIES, pytest.param(MORE_QUERIES, marks=pytest.mark.long)])
-def test_a_narrowed_read_gives_the_same_answers_as_the_whole_table(
+def test_a_narrowed_read_gives_the_same_result_as_the_whole_table(
     spark: SparkSession, tables: Views, store: Path, queries: list[str]
 ) -> None:
     narrow = [tables.sql(query).collect() for query in queries]
@@ -106,13 +106,13 @@ NEEDS: list[tuple[str, str, dict[str, str]]] = [
 ]
 
 
-def test_the_plan_tells_what_a_query_needs(spark: SparkSession, tables: Views) -> None:
+def test_the_plan_shows_what_a_query_needs(spark: SparkSession, tables: Views) -> None:
     for query, columns, options in NEEDS:
         expected = Need(frozenset(columns.split()), {**options, "via": "scan"} if options else {})
         assert need_of(spark.sql(query)) == expected, query
 
 
-def test_what_cannot_be_told_is_not_narrowed(spark: SparkSession, tables: Views) -> None:
+def test_a_query_with_unknown_needs_is_not_narrowed(spark: SparkSession, tables: Views) -> None:
     assert need_of(spark.sql("select * from messages")) == EVERYTHING
     assert need_of(spark.sql("select 'RelationV2[', topic from messages")) == EVERYTHING
     for query in ("describe messages", "select 1", "select * from queues"):
@@ -120,7 +120,7 @@ def test_what_cannot_be_told_is_not_narrowed(spark: SparkSession, tables: Views)
 
 
 class Fake:
-    """A node of a plan, as much of it as `narrow` looks at; also a sequence, a set and an attribute of Spark's."""
+    """The parts of a plan node that `narrow` uses. Also stands for Spark's sequences, sets and attributes."""
 
     def __init__(self, kind: str = "", *items: str) -> None:
         self.kind, self.items = kind, items
@@ -145,7 +145,7 @@ class Fake:
 
 
 @pytest.mark.parametrize("between", ["Join", "Union", "Sort", "GlobalLimit", "Window", "SomethingNew"])
-def test_only_a_projection_or_an_aggregate_right_above_the_filters_says_what_is_seen(between: str) -> None:
+def test_only_a_projection_or_an_aggregate_right_above_the_filters_shows_what_is_needed(between: str) -> None:
     relation, top, filtered = Fake("", "a", "b"), Fake("Project", "a"), Fake("Filter", "b")
     found = narrow._asked(relation, [top, filtered])
     assert found is not None and found[0] == {"a", "b"}
@@ -155,7 +155,7 @@ def test_only_a_projection_or_an_aggregate_right_above_the_filters_says_what_is_
     assert narrow._asked(relation, [filtered]) is None
 
 
-def test_a_statement_is_done_once_and_sees_the_whole_table(spark: SparkSession, tables: Views, store: Path) -> None:
+def test_a_statement_runs_once_and_sees_the_whole_table(spark: SparkSession, tables: Views, store: Path) -> None:
     tables.sql("create or replace temporary view big as select * from messages where size > 500")
     assert tables.sql("select count(*) from big").collect() == spark.sql("select count(*) from big").collect()
     assert len(tables.sql("select * from big limit 1").columns) == 19
@@ -174,7 +174,7 @@ def test_queues_have_their_ends_and_times(spark: SparkSession, tables: Views, st
             assert round(row.last_time.timestamp() * 1000) == last.store_timestamp
 
 
-def test_stats_by_minute_are_what_the_messages_add_up_to(tables: Views, store: Path) -> None:
+def test_stats_by_minute_equal_the_sums_over_messages(tables: Views, store: Path) -> None:
     found: dict[str, Any] = {
         row.topic: (row.n, row.b)
         for row in tables.sql("select topic, sum(messages) n, sum(bytes) b from stats group by topic").collect()
@@ -184,7 +184,7 @@ def test_stats_by_minute_are_what_the_messages_add_up_to(tables: Views, store: P
     assert found == {topic: (len(sizes), sum(sizes)) for topic, sizes in expected.items()}
 
 
-def test_each_query_sees_the_store_as_it_is_then(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_query_sees_the_store_as_it_is_at_that_time(spark: SparkSession, tmp_path: Path) -> None:
     write_store(tmp_path, 5)
     tables = views(spark, [str(tmp_path)])
     counts = (
@@ -197,6 +197,6 @@ def test_each_query_sees_the_store_as_it_is_then(spark: SparkSession, tmp_path: 
     assert [new - old for old, new in zip(before, after, strict=True)] == [2, 2, 2]
 
 
-def test_views_of_nothing_are_refused(spark: SparkSession) -> None:
+def test_views_without_stores_are_refused(spark: SparkSession) -> None:
     with pytest.raises(InvalidConfig, match="name a store's folder, or a lake"):
         views(spark)

@@ -1,4 +1,4 @@
-"""A call that cannot be answered raises an error that names what was asked for and what there is."""
+"""A call that cannot be answered raises an error that names what was requested and what exists."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
 
 
 @pytest.mark.parametrize("start", [-1, 6, 1 << 40, -(1 << 40)])
-def test_an_offset_outside_of_a_queue_names_both_ends(store: MessageStore, start: int) -> None:
+def test_an_offset_outside_a_queue_names_both_ends(store: MessageStore, start: int) -> None:
     with pytest.raises(OffsetOutOfRange) as caught:
         store.read("orders", start=start)
     assert str(caught.value) == f"orders, queue 0: offset {start} is outside of [0, 5)"
@@ -58,7 +58,7 @@ def test_an_offset_outside_of_a_queue_names_both_ends(store: MessageStore, start
 
 
 @pytest.mark.parametrize("offset", [-1, 1 << 40])
-def test_an_offset_outside_of_the_log_names_both_ends(store: MessageStore, offset: int) -> None:
+def test_an_offset_outside_the_log_names_both_ends(store: MessageStore, offset: int) -> None:
     for ask in (store.get, lambda at: store.scan(start=at), lambda at: store.scan(end=at)):
         with pytest.raises(OffsetOutOfRange) as caught:
             ask(offset)
@@ -75,7 +75,7 @@ def test_the_end_of_the_log_is_no_message(store: MessageStore) -> None:
     [lambda s: s.read("nope"), lambda s: s.queues("nope"), lambda s: s.seek_time("nope", 0)],
     ids=["read", "queues", "seek_time"],
 )
-def test_an_unknown_topic_is_named_with_those_that_there_are(
+def test_an_unknown_topic_is_named_with_the_existing_ones(
     store: MessageStore, ask: Callable[[MessageStore], object]
 ) -> None:
     with pytest.raises(UnknownTopic) as caught:
@@ -84,7 +84,7 @@ def test_an_unknown_topic_is_named_with_those_that_there_are(
 
 
 @pytest.mark.parametrize("queue_id", [0, 4, -1, 1 << 40])
-def test_an_unknown_queue_is_named_with_those_of_its_topic(store: MessageStore, queue_id: int) -> None:
+def test_an_unknown_queue_is_named_with_the_queues_of_its_topic(store: MessageStore, queue_id: int) -> None:
     for ask in (store.read, lambda topic, queue_id: store.seek_time(topic, 0, queue_id=queue_id)):
         with pytest.raises(UnknownTopic) as caught:
             ask("payments", queue_id=queue_id)
@@ -99,11 +99,11 @@ def test_an_empty_store_says_that_it_has_no_topics(tmp_path: Path) -> None:
         assert store.topics() == []
 
 
-# ---- message ids and offsets of no message
+# ---- message ids, and offsets without a message
 
 
 @pytest.mark.parametrize("text", ["", "zz", "0A", "g" * 32, "0" * 31, "0" * 33, "0" * 40, "ü" * 32], ids=ascii)
-def test_a_text_that_is_no_message_id_is_refused_with_its_length(store: MessageStore, text: str) -> None:
+def test_a_string_that_is_no_message_id_is_refused_with_its_length(store: MessageStore, text: str) -> None:
     with pytest.raises(NoSuchMessage) as caught:
         store.get(text)
     assert str(caught.value) == (
@@ -112,13 +112,13 @@ def test_a_text_that_is_no_message_id_is_refused_with_its_length(store: MessageS
     )
 
 
-def test_a_message_id_of_another_store_is_told_apart(store: MessageStore) -> None:
+def test_a_message_id_of_another_store_is_recognised(store: MessageStore) -> None:
     with pytest.raises(NoSuchMessage, match=r"the message at 0 was stored by 127\.0\.0\.1:10911"):
         store.get("0A00000100002A9F0000000000000000")
 
 
 @pytest.mark.parametrize("offset", ["FFFFFFFFFFFFFFFF", "0000010000000000"])
-def test_a_message_id_outside_of_the_log_names_both_ends(store: MessageStore, offset: str) -> None:
+def test_a_message_id_outside_the_log_names_both_ends(store: MessageStore, offset: str) -> None:
     with pytest.raises(NoSuchMessage, match=r"it names physical offset -?\d+: commit log: offset .* outside of \[0, "):
         store.get(f"7F00000100002A9F{offset}")
 
@@ -135,7 +135,7 @@ def test_an_end_of_file_marker_is_no_message(tmp_path: Path) -> None:
     with open_small(tmp_path / "other", commit_log=CommitLogConfig(file_size_bytes=4096)) as store:
         while (receipt := store.put(message(0, body=bytes(500)))).physical_offset < 4096:
             marker = receipt.end
-        with pytest.raises(NoSuchMessage, match=f"physical offset {marker}: a file's end-of-file marker is here"):
+        with pytest.raises(NoSuchMessage, match=f"physical offset {marker}: the marker that closes a file is here"):
             store.get(marker)
 
 
@@ -164,8 +164,10 @@ CALLS: dict[str, Callable[[MessageStore], Any]] = {
     "wait_dispatched": lambda s: s.wait_dispatched(),
     "retain": lambda s: s.retain(),
     "retention": lambda s: s.retention,
-    "put_as_it_is": lambda s: s.put_as_it_is(message(0)),
+    "put_as_is": lambda s: s.put_as_is(message(0)),
     "delivery": lambda s: s.delivery,
+    "health": lambda s: s.health(),
+    "backup": lambda s: s.backup(s.path.parent / "copy"),
     "topic": lambda s: s.topic("orders"),
     "create_topic": lambda s: s.create_topic("more"),
     "update_topic": lambda s: s.update_topic("orders", ordered=True),
@@ -186,7 +188,7 @@ CALLS: dict[str, Callable[[MessageStore], Any]] = {
     "transactions": lambda s: s.transactions,
 }
 WRITES = (
-    *("put", "put_many", "put_packed", "put_async", "put_as_it_is", "flush", "retain", "retention"),
+    *("put", "put_many", "put_packed", "put_async", "put_as_is", "flush", "retain", "retention"),
     *("create_topic", "update_topic", "delete_topic", "create_group", "update_group", "delete_group"),
     *("reset", "cancel", "retry", "resend", "transaction", "transactions"),
 )
@@ -215,7 +217,7 @@ def test_a_closed_reader_says_that_it_is_closed(store: MessageStore, name: str) 
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_a_reader_refuses_to_write_and_says_how_to(store: MessageStore, name: str) -> None:
+def test_a_reader_refuses_to_write_and_says_how_to_open_a_writer(store: MessageStore, name: str) -> None:
     end = store.end_offset
     with MessageStore.open(store.path, read_only=True) as reader, pytest.raises(ReadOnlyStore) as caught:
         CALLS[name](reader)
@@ -249,7 +251,7 @@ def test_a_level_without_a_replica_is_refused_and_nothing_is_written(store: Mess
 
 
 @pytest.mark.parametrize("level", [7, -1, "DISK", 1.5], ids=repr)
-def test_a_level_that_is_none_is_refused_and_nothing_is_written(store: MessageStore, level: Any) -> None:
+def test_an_unknown_level_is_refused_and_nothing_is_written(store: MessageStore, level: Any) -> None:
     end = store.end_offset
     with pytest.raises(InvalidConfig, match="durability"):
         store.put(message(0), durability=level)
@@ -280,7 +282,7 @@ def test_a_level_that_is_none_is_refused_and_nothing_is_written(store: MessageSt
         ),
         (
             lambda: CommitLogConfig(store_host="nowhere"),
-            "store_host = 'nowhere': an address and a port, as 127.0.0.1:10911 or [::1]:10911",
+            "store_host = 'nowhere': an address and a port, like 127.0.0.1:10911 or [::1]:10911",
         ),
         (
             lambda: ConsumeQueueConfig(file_size_bytes=0),
@@ -309,7 +311,7 @@ def test_a_setting_out_of_range_is_named_with_its_range(make: Callable[[], objec
     [
         (
             "maxMessageSizes=1",
-            "maxMessageSizes = '1': no RocketMQ has such a setting; correct its name or leave it out",
+            "maxMessageSizes = '1': RocketMQ has no such setting; correct the name or remove it",
         ),
         ("maxMessageSize=many", "maxMessageSize = 'many': must be a whole number"),
         ("maxMessageSize=0", "maxMessageSize = 0: must be a whole number in [1, 2147418111]"),
@@ -331,14 +333,14 @@ def test_a_bad_line_of_a_broker_conf_is_named_by_rocketmqs_own_name(tmp_path: Pa
     [("mappedFileSizeCommitLog", "100", 4096), ("mappedFileSizeConsumeQueue", "0", 20)],
 )
 def test_a_file_size_out_of_range_is_named_by_rocketmqs_own_name(name: str, value: str, low: int) -> None:
-    """Two settings have this key in our own configuration: the name must be the one that was written."""
+    """Two settings have this key in our own configuration: the error must use the name that was written."""
     with pytest.raises(InvalidConfig) as caught:
         StoreConfig.from_properties({name: value})
     assert str(caught.value) == f"{name} = {value}: must be a whole number in [{low}, 2147483647]"
 
 
 @pytest.mark.parametrize("port", ["70000", "-1"])
-def test_a_host_that_cannot_be_is_named_by_rocketmqs_own_name(port: str) -> None:
+def test_an_impossible_host_is_named_by_rocketmqs_own_name(port: str) -> None:
     with pytest.raises(InvalidConfig, match=r"brokerIP1|listenPort"):
         StoreConfig.from_properties({"brokerIP1": "10.0.0.1", "listenPort": port})
 
@@ -359,6 +361,6 @@ def test_a_broker_conf_that_cannot_be_read_is_named(tmp_path: Path, content: byt
         StoreConfig.load(tmp_path / "broker.conf")
 
 
-def test_settings_of_a_broker_that_a_store_has_no_use_for_are_accepted() -> None:
+def test_broker_settings_that_a_store_does_not_use_are_accepted() -> None:
     config = StoreConfig.from_properties({"brokerClusterName": "c", "namesrvAddr": "x:1", "rocketmq.x": "1"})
     assert config == StoreConfig()

@@ -21,6 +21,8 @@ from mqlake import (
     MessageStore,
     NoSuchMessage,
 )
+from mqlake.inspect.check import check
+from mqlake.inspect.repair import repair
 from mqlake.kernel import java_hash
 from tests.helpers import LOG_FILE, QUEUE_FILE, bodies, covers, message, open_small
 from tests.kernel.records import Parts
@@ -62,7 +64,7 @@ def test_a_log_file_whose_name_is_no_offset_is_named_with_the_command_that_helps
     with pytest.raises(BadFile) as caught:
         read_all(root)
     assert caught.value.file == root / "commitlog" / name
-    assert "found a name that is no offset; expected only files named by 20 digits here; move it away" in str(
+    assert "found a name that is not an offset; expected only files named by 20 digits here; move it away" in str(
         caught.value
     )
     assert str(caught.value).endswith(f"; run: mqlake repair {root}")
@@ -70,7 +72,7 @@ def test_a_log_file_whose_name_is_no_offset_is_named_with_the_command_that_helps
 
 
 @pytest.mark.parametrize("difference", [-20, 20])
-def test_a_log_file_in_the_middle_of_another_size_is_named(root: Path, difference: int) -> None:
+def test_a_log_file_in_the_middle_with_another_size_is_named(root: Path, difference: int) -> None:
     set_size(root / LOG, LOG_FILE + difference)
     with pytest.raises(BadFile) as caught:
         read_all(root)
@@ -95,14 +97,14 @@ def test_a_log_file_that_starts_between_two_others_is_named(root: Path) -> None:
         read_all(root)
 
 
-def test_other_names_among_the_index_files_are_passed_over_as_rocketmq_does(root: Path) -> None:
+def test_other_names_among_the_index_files_are_ignored_as_rocketmq_does(root: Path) -> None:
     (root / "index" / "notes.txt").write_text("mine")
     with open_small(root) as store:
         assert [m.body[:3] for m in store.find("orders", "key-7")] == [b"007"]
 
 
-def test_an_empty_last_log_file_is_no_file(root: Path) -> None:
-    """A crash between making a file and giving it its size."""
+def test_an_empty_last_log_file_is_ignored(root: Path) -> None:
+    """A crash can come between creating a file and setting its size."""
     (root / f"commitlog/{2 * LOG_FILE:020d}").write_bytes(b"")
     with open_small(root) as store:
         assert len(bodies(store)) == 150
@@ -126,11 +128,11 @@ def test_a_file_size_that_contradicts_the_files_names_both(
     text = str(caught.value)
     assert text.startswith(f"{name} = {said}: the files in {root}")
     assert text.endswith(f"have {found} bytes; leave it out or say so")
-    with MessageStore.open(root) as store:  # left out, it opens
+    with MessageStore.open(root) as store:  # without the setting, it opens
         assert len(bodies(store)) == 150
 
 
-def test_index_numbers_that_contradict_the_files_name_both(root: Path) -> None:
+def test_index_sizes_that_contradict_the_files_name_both(root: Path) -> None:
     with pytest.raises(BadFile, match="found 8440 bytes; expected 8444 bytes, for 101 slots and 400 entries"):
         open_small(root, index=IndexConfig(slot_count=101, entry_count=400))
 
@@ -140,7 +142,7 @@ def test_a_queue_file_size_that_splits_an_entry_is_refused(tmp_path: Path) -> No
         open_small(tmp_path / "other", consume_queue=ConsumeQueueConfig(file_size_bytes=2010))
 
 
-# ---- records that lie
+# ---- records with false fields
 
 LIES = [
     ("the size", 0, struct.pack(">i", 400)),
@@ -157,7 +159,7 @@ LIES = [
 
 @pytest.mark.parametrize(("at", "lie"), [lie[1:] for lie in LIES], ids=[lie[0] for lie in LIES])
 @covers("N3")
-def test_a_record_that_lies_is_passed_over_and_never_a_message(root: Path, at: int, lie: bytes) -> None:
+def test_a_record_with_false_fields_is_skipped_and_never_returned(root: Path, at: int, lie: bytes) -> None:
     with open_small(root) as store:
         offset = store.read("orders", start=5, limit=1)[0].physical_offset
         with (root / LOG).open("r+b") as file:
@@ -170,12 +172,12 @@ def test_a_record_that_lies_is_passed_over_and_never_a_message(root: Path, at: i
         assert store.read("orders", start=5, limit=1)[0].body.startswith(b"006")
         with pytest.raises((CorruptRecord, NoSuchMessage), match=str(offset)):
             store.get(offset)
-        assert store.read("orders", start=6, limit=1)[0].body.startswith(b"006")  # and what lies behind it
+        assert store.read("orders", start=6, limit=1)[0].body.startswith(b"006")  # and the one after it
         assert store.find("orders", "key-5") == []
 
 
 def hand_made(root: Path, *records: bytes) -> Path:
-    """A store that was killed: nothing but its log."""
+    """Make a killed store with nothing but its log."""
     (root / "commitlog").mkdir(parents=True)
     (root / LOG).write_bytes(b"".join(records).ljust(LOG_FILE, b"\0"))
     (root / "abort").write_text("1")
@@ -192,8 +194,8 @@ SOUND = Parts(topic=b"orders", body=b"sound", properties=b"")
 @pytest.mark.parametrize(
     "topic", [b"../../escaped", b"..", b".", b"", b"/", b"a/b", b"a\0b", b"t" * 300, b"\xff\xfe"], ids=ascii
 )
-def test_a_topic_in_the_log_that_cannot_be_a_folder_stays_inside_of_the_store(tmp_path: Path, topic: bytes) -> None:
-    """One flipped bit makes `orders` to `/rders`: topics are not under the body's CRC."""
+def test_a_topic_in_the_log_that_cannot_be_a_folder_never_leaves_the_store(tmp_path: Path, topic: bytes) -> None:
+    """One flipped bit turns `orders` into `/rders`: the body's CRC does not cover topics."""
     first = at_queue_offset(SOUND.record(0), 0)
     root = hand_made(tmp_path / "in" / "store", first, Parts(topic=topic, body=b"", properties=b"").record(len(first)))
     with open_small(root) as store:
@@ -219,10 +221,10 @@ def test_a_topic_in_the_log_that_cannot_be_a_folder_stays_inside_of_the_store(tm
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("queue_offset", [-5, 1 << 20, 1 << 40, (1 << 63) - 1])
 @pytest.mark.parametrize("is_first", [False, True], ids=["behind others", "first"])
-def test_a_queue_offset_in_the_log_that_cannot_be_costs_no_more_than_its_own_message(
+def test_an_impossible_queue_offset_in_the_log_costs_only_its_own_message(
     tmp_path: Path, queue_offset: int, is_first: bool
 ) -> None:
-    """Queue offsets are not under the body's CRC either: a flipped bit must not fill the disk with empty entries."""
+    """The body's CRC does not cover queue offsets either: a flipped bit must not fill the disk with fillers."""
     first = at_queue_offset(SOUND.record(0), 0)
     damaged = SOUND._replace(topic=b"others" if is_first else b"orders").record(len(first))
     root = hand_made(tmp_path / "store", first, at_queue_offset(damaged, queue_offset))
@@ -295,9 +297,46 @@ def test_a_body_that_inflates_without_bound_is_refused(
 
 
 def test_an_old_index_hash_is_no_proof_that_a_message_has_a_key(root: Path) -> None:
-    """Two keys of one hash: the index names both, the answer holds the one that was asked for."""
+    """With two keys of one hash, the index names both and the answer holds the one requested."""
     assert java_hash("orders#Aa") == java_hash("orders#BB")
     with open_small(root) as store:
         store.put(message(0, keys="Aa", body=b"asked for"))
         store.put(message(1, keys="BB", body=b"other"))
         assert [m.body for m in store.find("orders", "Aa")] == [b"asked for"]
+
+
+@pytest.mark.parametrize("read_only", [False, True], ids=["writer", "reader"])
+@pytest.mark.parametrize("names", [(0, 1), (1, 2), (0, -1)], ids=["first two", "in the middle", "first and last"])
+def test_log_files_with_swapped_names_are_refused_and_repair_restores_the_names(
+    tmp_path: Path, names: tuple[int, int], read_only: bool
+) -> None:
+    path = tmp_path / "s"
+    with open_small(path) as store:
+        for number in range(2000):
+            store.put(message(number, queue_id=0))
+    files = sorted((path / "commitlog").iterdir())
+    one, other = files[names[0]], files[names[1]]
+    one.rename(path / "one")
+    other.rename(one)
+    (path / "one").rename(other)
+    with pytest.raises(BadFile, match=r"records of the file \d{20}; expected .* run: mqlake repair"):
+        open_small(path, read_only=read_only)
+    assert {row.what for row in check(path).findings} >= {"file-misnamed"}
+    assert repair(path).after.holds
+    with open_small(path, read_only=read_only) as store:
+        assert len(bodies(store)) == 2000
+        assert store.stats().damage == ()
+
+
+def test_a_damaged_offset_in_a_files_first_record_is_a_scar_and_not_a_wrong_name(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with open_small(path) as store:
+        for number in range(2000):
+            store.put(message(number, queue_id=0))
+    file = sorted((path / "commitlog").iterdir())[1]
+    with file.open("r+b") as opened:
+        opened.seek(28)
+        opened.write((3 * LOG_FILE).to_bytes(8, "big"))
+    with open_small(path) as store:
+        assert len(list(store.dump({}, walk=True, keys=False))) > 0
+        assert sum(batch.num_rows for batch in store.scan(columns=["body"])) == 1999

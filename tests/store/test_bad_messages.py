@@ -1,4 +1,4 @@
-"""A message that cannot be stored is refused with a sentence: what was found, what was expected. Nothing is written."""
+"""A message that cannot be stored is refused: the error says what was found and expected, and nothing is written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
 
 
 def refused(store: MessageStore, *batch: Message, alone: bool = True) -> str:
-    """What a put of these is refused with; the store must be as it was, and must go on."""
+    """Return the error of a refused put; the store must be unchanged and still take puts."""
     end, topics, folders = store.end_offset, store.topics(), sorted(os.listdir(store.path))
     with pytest.raises(InvalidMessage) as caught:
         store.put(*batch) if alone else store.put_many(list(batch))
@@ -43,7 +43,7 @@ def order(**fields: Any) -> Message:
 
 
 @pytest.mark.parametrize("topic", ["", None, b"orders", 7], ids=repr)
-def test_a_topic_that_is_no_text_is_refused(store: MessageStore, topic: Any) -> None:
+def test_a_topic_that_is_not_a_string_is_refused(store: MessageStore, topic: Any) -> None:
     assert refused(store, order(topic=topic)) == f"topic: found {topic!r}; expected a text that is not empty"
 
 
@@ -65,7 +65,7 @@ def test_a_topic_of_more_than_127_bytes_is_refused(store: MessageStore, size: in
 
 
 @pytest.mark.parametrize("topic", ["t" * 127, "%RETRY%" + "g" * 248, "%DLQ%g", "a|b-c_d%1"])
-def test_the_longest_topics_and_all_allowed_characters_are_taken(store: MessageStore, topic: str) -> None:
+def test_the_longest_topics_and_all_allowed_characters_are_accepted(store: MessageStore, topic: str) -> None:
     store.put(order(topic=topic, queue_id=0))
     assert bodies(store, topic) == [b"x"]
 
@@ -96,7 +96,7 @@ def test_properties_are_measured_in_bytes_and_not_in_characters(store: MessageSt
 
 
 @pytest.mark.parametrize("properties", [{"n\x01": "v"}, {"n": "v\x01"}, {"n\x02": "v"}, {"n": "\x02v"}], ids=repr)
-def test_separators_inside_of_names_and_values_are_refused(store: MessageStore, properties: dict[str, str]) -> None:
+def test_separators_inside_names_and_values_are_refused(store: MessageStore, properties: dict[str, str]) -> None:
     text = refused(store, order(properties=properties))
     assert repr(next(iter(properties))) in text
     assert text.endswith("no \\x01 or \\x02 inside a name or a value: they separate properties on disk")
@@ -108,21 +108,21 @@ def test_an_empty_name_or_value_is_refused_because_readers_would_drop_it(
 ) -> None:
     text = refused(store, order(properties=properties))
     assert text.startswith(f"properties: found {next(iter(properties))!r}: ''")
-    assert text.endswith("no empty name or value: readers drop such a property")
+    assert text.endswith("no empty name or value: readers drop them")
 
 
 @pytest.mark.parametrize("properties", [{"n": 1}, {1: "v"}, {"n": None}, {"n": b"v"}], ids=repr)
-def test_a_property_that_is_no_text_is_refused(store: MessageStore, properties: Any) -> None:
-    assert refused(store, order(properties=properties)).endswith("expected names and values are str")
+def test_a_property_that_is_not_a_string_is_refused(store: MessageStore, properties: Any) -> None:
+    assert refused(store, order(properties=properties)).endswith("expected names and values of type str")
 
 
-def test_a_property_that_utf8_cannot_carry_is_refused(store: MessageStore) -> None:
+def test_a_property_that_utf8_cannot_encode_is_refused(store: MessageStore) -> None:
     text = refused(store, order(properties={"n": "\udc00"}))
-    assert text == r"properties: found 'n': '\udc00'; expected text that UTF-8 can carry"
+    assert text == r"properties: found 'n': '\udc00'; expected text without lone surrogates"
 
 
 @pytest.mark.parametrize("keys", [["a b"], [""], ["a", ""], [1]], ids=repr)
-def test_a_key_that_cannot_be_told_from_its_neighbours_is_refused(keys: Any) -> None:
+def test_a_key_that_would_merge_with_its_neighbours_is_refused(keys: Any) -> None:
     with pytest.raises(InvalidMessage, match=r"keys: found .*; expected keys that are not empty and hold no space"):
         Message("orders", b"", keys=keys)
 
@@ -131,7 +131,7 @@ def test_a_key_that_cannot_be_told_from_its_neighbours_is_refused(keys: Any) -> 
 
 
 @covers("H18")
-def test_a_body_over_the_limit_is_refused_and_one_at_the_limit_is_taken(tmp_path: Path) -> None:
+def test_a_body_over_the_limit_is_refused_and_one_at_the_limit_is_accepted(tmp_path: Path) -> None:
     config = CommitLogConfig(file_size_bytes=LOG_FILE, max_message_bytes=1000)
     with open_small(tmp_path / "other", commit_log=config) as store:
         text = refused(store, order(body=b"x" * 1001))
@@ -157,21 +157,21 @@ def test_a_message_bigger_than_a_file_is_refused_with_the_files_size(store: Mess
 @pytest.mark.parametrize("topic", ["orders", "new"])
 def test_a_body_that_is_not_bytes_is_refused_and_nothing_is_written(store: MessageStore, topic: str, body: Any) -> None:
     text = refused(store, order(topic=topic, body=body))
-    assert text == f"body: found {type(body)!r}; expected bytes, or what can be read as such"
+    assert text == f"body: found {type(body)!r}; expected bytes or another bytes-like object"
     assert refused(store, order(topic=topic), order(topic=topic, body=body), alone=False) == text
 
 
 @pytest.mark.parametrize("queue_id", [-1, 1 << 31, 1.5, "0"], ids=repr)
 @pytest.mark.parametrize("topic", ["orders", "new"])
-def test_a_queue_id_outside_of_its_range_is_refused(store: MessageStore, topic: str, queue_id: Any) -> None:
+def test_a_queue_id_out_of_range_is_refused(store: MessageStore, topic: str, queue_id: Any) -> None:
     text = refused(store, order(topic=topic, queue_id=queue_id))
     assert text == f"queue_id: found {queue_id!r}; expected a number in [0, 2147483647]"
 
 
 @pytest.mark.parametrize("host", ["", "localhost:80", "1.2.3.4", "1.2.3.4:65536", "1.2.3:4", "[::1]", "::1"])
-def test_a_host_that_is_no_address_and_port_is_refused(store: MessageStore, host: str) -> None:
+def test_a_host_that_is_not_an_address_and_port_is_refused(store: MessageStore, host: str) -> None:
     text = refused(store, order(born_host=host))
-    assert text == f"host: found {host!r}; expected an address and a port, as 127.0.0.1:10911 or [::1]:10911"
+    assert text == f"host: found {host!r}; expected an address and a port, like 127.0.0.1:10911 or [::1]:10911"
 
 
 @pytest.mark.parametrize("field", ["flag", "sys_flag", "reconsume_times"])
@@ -191,13 +191,13 @@ def test_an_empty_batch_is_refused(store: MessageStore) -> None:
 
 @pytest.mark.parametrize("kind", [0x4, 0x8, 0xC])
 @pytest.mark.parametrize("topic", ["orders", "new"])
-def test_a_transaction_inside_of_a_batch_is_refused(store: MessageStore, topic: str, kind: int) -> None:
+def test_a_transaction_inside_a_batch_is_refused(store: MessageStore, topic: str, kind: int) -> None:
     text = refused(store, order(topic=topic), order(topic=topic, sys_flag=kind), alone=False)
     assert text.startswith(f"batch: found Message('{topic}', 1 bytes")
     assert text.endswith("no transactions in a batch: put it alone")
 
 
-def test_light_queues_inside_of_a_batch_are_refused(store: MessageStore) -> None:
+def test_light_queues_inside_a_batch_are_refused(store: MessageStore) -> None:
     light = order(properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})
     assert refused(store, light, order(), alone=False).endswith("no light queues in a batch: put it alone")
 
@@ -216,7 +216,7 @@ def test_a_batch_bigger_than_a_file_is_refused_with_the_files_size(store: Messag
     assert "expected at most 65528 bytes, because files have 65536" in text
 
 
-def test_one_bad_message_in_a_batch_refuses_all_of_it(store: MessageStore) -> None:
+def test_one_bad_message_refuses_its_whole_batch(store: MessageStore) -> None:
     bad = order(properties={"n": ""})
     assert "no empty name or value" in refused(store, order(), order(topic="new"), bad, alone=False)
 

@@ -1,4 +1,4 @@
-"""A place where no store can be, or not now: the error says why, and what to do."""
+"""A path where no store can be opened: the error says why, and what to do."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def refused(path: Path, **how: bool) -> str:
     return str(caught.value)
 
 
-def test_a_path_that_is_a_file_is_no_place_for_a_store(tmp_path: Path) -> None:
+def test_a_store_cannot_be_opened_at_the_path_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     assert refused(tmp_path / "file").startswith(f"{tmp_path / 'file'}: it is a file; name a folder")
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_path_below_a_file_cannot_be_made(tmp_path: Path) -> None:
+def test_a_path_below_a_file_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     assert "Not a directory" in refused(tmp_path / "file" / "store")
 
 
-def test_a_folder_with_other_things_in_it_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     assert "it holds something that is not a store (notes.txt)" in refused(tmp_path)
     assert os.listdir(tmp_path) == ["notes.txt"]
 
 
 @pytest.mark.parametrize("how", [{"read_only": True}, {"create": False}], ids=str)
-def test_a_store_that_must_exist_and_does_not_is_not_made(tmp_path: Path, how: dict[str, bool]) -> None:
+def test_a_store_that_must_exist_is_not_created(tmp_path: Path, how: dict[str, bool]) -> None:
     assert "there is no such folder" in refused(tmp_path / "none", **how)
     assert not (tmp_path / "none").exists()
     assert "it holds no store" in refused(tmp_path, **how)
@@ -68,9 +68,9 @@ def test_a_store_that_cannot_be_written_opens_for_reading_only(tmp_path: Path, m
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_permission_to_write_is_no_place_for_a_new_store(tmp_path: Path) -> None:
+def test_a_store_cannot_be_created_in_a_folder_without_write_permission(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
-    assert "it cannot be made: Permission denied" in refused(tmp_path / "store")
+    assert "it cannot be created: Permission denied" in refused(tmp_path / "store")
 
 
 def test_a_store_with_rocksdb_queues_is_named_as_such(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_store_with_tiered_storage_is_named_as_such(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["n" * 300, "a\0b"], ids=["too long", "with a null byte"])
-def test_a_path_that_the_system_refuses_is_no_place_for_a_store(tmp_path: Path, name: str) -> None:
+def test_a_store_cannot_be_opened_at_a_path_that_the_system_refuses(tmp_path: Path, name: str) -> None:
     assert refused(tmp_path / name).startswith(f"{tmp_path / name}: ")
 
 
@@ -121,10 +121,10 @@ def test_a_store_that_another_process_writes_names_that_process(tmp_path: Path) 
             open_small(tmp_path)
         assert caught.value.pid == holder.pid
         assert f"process {holder.pid} writes this store; stop it, or open with read_only=True" in str(caught.value)
-        with MessageStore.open(tmp_path, read_only=True) as reader:  # the remedy works
+        with MessageStore.open(tmp_path, read_only=True) as reader:  # the first remedy works
             assert bodies(reader) == [b"body 0"]
         holder.stdin.close()
-    with open_small(tmp_path) as store:  # and so does the other
+    with open_small(tmp_path) as store:  # and so does the second
         assert store.put(message(1, queue_id=0)).queue_offset == 1
 
 
@@ -139,7 +139,7 @@ def test_a_store_that_this_process_writes_names_this_process(tmp_path: Path) -> 
         assert bodies(store) == [b"body 0"]
 
 
-def test_a_refused_opening_gives_the_lock_back(tmp_path: Path) -> None:
+def test_a_refused_opening_releases_the_lock(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         store.put(message(0, queue_id=0))
     stray = tmp_path / "commitlog" / "stray"
@@ -156,7 +156,7 @@ def test_a_refused_opening_gives_the_lock_back(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def disk_of(folder: Path, size: str, kind: str) -> Iterator[Path]:
-    """A small disk; the test is skipped where mounts are not permitted."""
+    """Mount a small disk; skip the test if mounts are not permitted."""
     try:
         disk = mount(folder, size, kind)
     except NotPermitted as refusal:
@@ -164,13 +164,13 @@ def disk_of(folder: Path, size: str, kind: str) -> Iterator[Path]:
     try:
         yield disk
     finally:
-        # Lazily: mapped files keep a disk busy until the last reference to them is gone, a logged traceback's too.
+        # Lazily: mapped files keep a disk busy until their last reference is gone, even one in a logged traceback.
         subprocess.run(["umount", "--lazy", disk], check=True)
         unmount(disk)
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
-def test_a_full_disk_refuses_a_put_and_space_that_is_freed_lets_it_go_on(tmp_path: Path, kind: str) -> None:
+def test_a_full_disk_refuses_puts_until_space_is_freed(tmp_path: Path, kind: str) -> None:
     with disk_of(tmp_path / "disk", "16M", kind) as disk:
         fill_and_go_on(disk, 1 << 20)
 
@@ -192,7 +192,7 @@ def fill_and_go_on(disk: Path, file_size: int) -> None:
         with pytest.raises(DiskFull):
             store.put(message(0, queue_id=0, body=bytes(200_000)))
         assert store.end_offset == end
-        assert bodies(store) == stored  # reading goes on
+        assert bodies(store) == stored  # reads still work
         ballast.unlink()
         store.put(message(0, queue_id=0, body=b"there is space again"))
         assert bodies(store)[-1] == b"there is space again"
@@ -212,7 +212,7 @@ def refuse_the_first_put(path: Path, file_size: int) -> None:
         assert store.end_offset == 0
 
 
-def test_a_disk_with_room_in_the_log_and_none_for_its_queues_says_so_and_catches_up_when_opened_again(
+def test_a_disk_without_space_for_queues_is_reported_and_dispatch_catches_up_when_reopened(
     tmp_path: Path,
 ) -> None:
     with disk_of(tmp_path / "disk", "4M", "tmpfs") as disk:
@@ -222,7 +222,7 @@ def test_a_disk_with_room_in_the_log_and_none_for_its_queues_says_so_and_catches
 
 
 def fill_all_but_the_log(disk: Path) -> int:
-    """The log has its blocks, so puts go on; queues have none, so their entries find no space."""
+    """Fill the disk: the log has its blocks, so puts continue; queues have none, so their entries fail."""
     with open_small(disk / "store", commit_log=CommitLogConfig(file_size_bytes=1 << 20)) as store:
         store.put(message(0, queue_id=0))
         assert store.wait_dispatched()

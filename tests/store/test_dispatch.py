@@ -1,4 +1,4 @@
-"""From the log into queues and index: what, when, and for whom it can be seen."""
+"""Dispatch from the log into queues and index: what is written, when, and who can see it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mqlake import FlushConfig, IndexConfig, Message
 from mqlake.codec.queue_entry import FILLER
 from mqlake.kernel import java_hash
 from mqlake.logs.consume_queue import ConsumeQueue
-from tests.helpers import QUEUE_FILE, bodies, covers, eventually, message, open_small, sync_in_python
+from tests.helpers import QUEUE_FILE, bodies, covers, eventually, message, open_small, sync_in_python, writer_of
 
 
 def entries_of(path: Path, topic: str, queue_id: int, count: int) -> list[tuple[int, int, int]]:
@@ -36,7 +36,7 @@ def test_each_message_gets_the_20_byte_entry_of_its_queue(tmp_path: Path) -> Non
 
 
 @covers("I3")
-def test_queues_run_over_many_files_and_any_entry_is_found_by_its_number(tmp_path: Path) -> None:
+def test_a_queue_spans_many_files_and_any_entry_is_found_by_its_queue_offset(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         for start in range(0, 1000, 50):
             store.put_many([message(i, queue_id=0) for i in range(start, start + 50)])
@@ -48,7 +48,7 @@ def test_queues_run_over_many_files_and_any_entry_is_found_by_its_number(tmp_pat
 
 
 @covers("I5", "B17")
-def test_a_read_goes_over_file_borders_of_queue_and_log(tmp_path: Path) -> None:
+def test_a_read_crosses_file_boundaries_of_queue_and_log(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         for number in range(300):
             store.put(message(number, queue_id=0, body=b"%06d" % number * 100))
@@ -60,7 +60,7 @@ def test_a_read_goes_over_file_borders_of_queue_and_log(tmp_path: Path) -> None:
 
 @covers("K1", "P5")
 @pytest.mark.parametrize(("kind", "in_queue", "in_index"), [(0, 1, 1), (0x4, 0, 1), (0x8, 1, 1), (0xC, 0, 0)])
-def test_only_ordinary_and_committed_messages_enter_a_queue_and_rolled_back_ones_no_index(
+def test_only_ordinary_and_committed_messages_are_queued_and_rolled_back_ones_are_not_indexed(
     tmp_path: Path, kind: int, in_queue: int, in_index: int
 ) -> None:
     with open_small(tmp_path / "s") as store:
@@ -87,7 +87,7 @@ def test_each_key_the_client_id_and_the_tag_find_the_message(tmp_path: Path) -> 
 
 
 @covers("J1")
-def test_a_look_up_compares_the_key_itself_and_not_only_its_hash(tmp_path: Path) -> None:
+def test_a_look_up_compares_the_key_and_not_only_its_hash(tmp_path: Path) -> None:
     assert java_hash("orders#Aa") == java_hash("orders#BB")
     with open_small(tmp_path / "s") as store:
         for number in range(30):
@@ -98,7 +98,7 @@ def test_a_look_up_compares_the_key_itself_and_not_only_its_hash(tmp_path: Path)
 
 
 @covers("J3")
-def test_what_is_dispatched_twice_is_indexed_and_queued_once(tmp_path: Path) -> None:
+def test_a_message_dispatched_twice_is_indexed_and_queued_once(tmp_path: Path) -> None:
     from mqlake.kernel import dispatch_records
 
     with open_small(tmp_path / "s") as store:
@@ -110,8 +110,7 @@ def test_what_is_dispatched_twice_is_indexed_and_queued_once(tmp_path: Path) -> 
             for path in (tmp_path / "s").rglob("*")
             if "mqlake" not in str(path) and path.is_file()
         }
-        side = store._writer
-        assert side is not None
+        side = writer_of(store)
         assert side.index is not None
         stretch = side.log.stretch(0, store.end_offset)
         assert stretch is not None
@@ -119,7 +118,7 @@ def test_what_is_dispatched_twice_is_indexed_and_queued_once(tmp_path: Path) -> 
         for topic, queue_id, first, entries in runs:
             side.queues.get(topic, queue_id).write(first, entries)
         assert side.queues.get("orders", 0).end == 5
-        side.index.put(keys[:-40])  # all but the last message's: it may be entered again
+        side.index.put(keys[:-40])  # all but the last message's, which may be entered again
         assert {path: path.read_bytes() for path in before} == before
 
 
@@ -136,7 +135,7 @@ def test_a_full_index_file_is_followed_by_another_and_look_ups_search_them_all(t
             assert [m.body for m in store.find("orders", f"key-{number}")] == [b"body %d" % number]
 
 
-def test_an_index_that_is_turned_off_costs_no_file_and_finds_nothing(tmp_path: Path) -> None:
+def test_an_index_that_is_turned_off_makes_no_file_and_finds_nothing(tmp_path: Path) -> None:
     with open_small(tmp_path / "s", index=IndexConfig(enabled=False)) as store:
         store.put(message(1))
         store.wait_dispatched()
@@ -145,7 +144,7 @@ def test_an_index_that_is_turned_off_costs_no_file_and_finds_nothing(tmp_path: P
 
 
 @covers("J5")
-def test_the_index_reaches_the_disk_with_the_checkpoint_and_not_with_every_key(
+def test_the_index_is_synced_with_the_checkpoint_and_not_with_every_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -166,7 +165,7 @@ def test_the_index_reaches_the_disk_with_the_checkpoint_and_not_with_every_key(
 
 
 @covers("L1")
-def test_with_sync_flush_nobody_sees_what_a_power_cut_could_take_back(
+def test_with_sync_flush_readers_never_see_what_a_power_cut_could_undo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, release = os.fdatasync, threading.Event()
@@ -197,7 +196,7 @@ def test_a_waiting_read_wakes_when_its_message_is_dispatched(tmp_path: Path) -> 
     with open_small(tmp_path / "s") as store:
         store.put(message(0, queue_id=0))
         store.wait_dispatched()
-        time.sleep(0.1)  # long enough for the dispatcher to fall asleep
+        time.sleep(0.1)  # long enough for the dispatcher to sleep
         found: list[tuple[float, list[bytes]]] = []
 
         def wait() -> None:
@@ -215,7 +214,7 @@ def test_a_waiting_read_wakes_when_its_message_is_dispatched(tmp_path: Path) -> 
 
 
 @covers("P7")
-def test_a_waiting_read_ends_empty_when_its_time_is_over(tmp_path: Path) -> None:
+def test_a_waiting_read_returns_empty_after_its_timeout(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         store.put(message(0, queue_id=0))
         store.wait_dispatched()
@@ -225,7 +224,7 @@ def test_a_waiting_read_ends_empty_when_its_time_is_over(tmp_path: Path) -> None
 
 
 @covers("P2")
-def test_a_delayed_message_carries_when_it_is_due_in_the_place_of_its_tag(tmp_path: Path) -> None:
+def test_the_entry_of_a_delayed_message_holds_its_due_time_instead_of_its_tag(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         receipt = store.put(
             Message("SCHEDULE_TOPIC_XXXX", b"later", tags="TagB", queue_id=2, properties={"DELAY": "3"})
@@ -236,7 +235,7 @@ def test_a_delayed_message_carries_when_it_is_due_in_the_place_of_its_tag(tmp_pa
         assert entries_of(tmp_path / "s", "SCHEDULE_TOPIC_XXXX", 17, 1)[0][2] == capped.store_timestamp + 7_200_000
 
 
-def test_light_queues_get_the_entries_of_messages_that_name_them(tmp_path: Path) -> None:
+def test_light_queues_get_entries_for_messages_that_name_them(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         for number in range(6):
             names = "%LMQ%even,%LMQ%all" if number % 2 == 0 else "%LMQ%all"
@@ -252,7 +251,7 @@ def test_light_queues_get_the_entries_of_messages_that_name_them(tmp_path: Path)
 
 
 @covers("I6")
-def test_a_queue_that_begins_above_zero_is_filled_with_entries_of_no_message(tmp_path: Path) -> None:
+def test_a_queue_that_begins_above_zero_is_filled_with_fillers(tmp_path: Path) -> None:
     queue = ConsumeQueue(tmp_path / "0", QUEUE_FILE, writable=True)
     queue.load(1 << 40)
     queue.write(105, struct.pack(">qiq", 5000, 200, 7))
@@ -275,17 +274,16 @@ def test_entries_that_point_past_the_log_are_dropped_when_a_queue_is_opened(tmp_
         assert again.end == entries
 
 
-def test_a_dispatcher_that_fails_says_so_and_the_next_opening_repairs_the_queues(tmp_path: Path) -> None:
+def test_a_failed_dispatcher_is_reported_and_the_next_opening_repairs_the_queues(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         store.put(message(0, queue_id=0))
         store.wait_dispatched()
-        side = store._writer
-        assert side is not None
+        side = writer_of(store)
 
         def broken(limit: int) -> bool:
             raise OSError(28, "No space left on device")
 
-        side.dispatcher._step = broken  # type: ignore[method-assign]
+        side.dispatcher.step = broken  # type: ignore[method-assign, assignment]
         store.put(message(1, queue_id=0))
         assert eventually(lambda: store.stats().failure is not None)
         assert "No space left" in str(store.stats().failure)

@@ -1,4 +1,4 @@
-"""When a put returns, its message is as safe as its receipt says; a failed sync never becomes an acknowledgement."""
+"""When a put returns, its message is as durable as its receipt says; a failed sync is never acknowledged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mqlake import (
     PoolConfig,
     StoreFailed,
 )
-from mqlake.logs.commit_log import LogWriter
+from mqlake.logs.log_writer import LogWriter
 from mqlake.store.checkpoint import read_checkpoint
 from tests.helpers import LOG_FILE, bodies, covers, eventually, message, open_small, sync_in_python
 
@@ -38,7 +38,7 @@ def _sync_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def log_syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every sync of a log file, by the file's name."""
+    """Collect every sync of a log file, by the file's name."""
     seen: list[str] = []
     real = os.fdatasync
 
@@ -66,7 +66,7 @@ def fail_syncs(monkeypatch: pytest.MonkeyPatch, *, after: int = 0) -> None:
 
 
 @covers("L1", "L2", "L3", "B13")
-def test_with_sync_flush_a_put_returns_behind_a_sync_that_covers_it(tmp_path: Path, log_syncs: list[str]) -> None:
+def test_with_sync_flush_a_put_returns_after_a_sync_that_covers_it(tmp_path: Path, log_syncs: list[str]) -> None:
     with open_small(tmp_path / "s", flush=SYNC) as store:
         for number in range(5):
             before = len(log_syncs)
@@ -99,11 +99,11 @@ def test_durability_can_be_chosen_for_one_put(tmp_path: Path, log_syncs: list[st
     with open_small(tmp_path / "sync", flush=SYNC) as store:
         syncs = len(log_syncs)
         assert store.put(message(1), durability=Durability.MEMORY).durability is Durability.PAGE_CACHE
-        assert len(log_syncs) == syncs, "who does not want to wait does not"
+        assert len(log_syncs) == syncs, "a put that need not wait does not"
 
 
 @covers("L4")
-def test_one_sync_serves_everyone_who_waits(
+def test_one_sync_serves_every_waiting_put(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_syncs: list[str]
 ) -> None:
     counted, all_there = os.fdatasync, threading.Event()
@@ -129,7 +129,7 @@ def test_one_sync_serves_everyone_who_waits(
 
 
 @covers("L5", "L6")
-def test_the_background_brings_the_log_to_the_disk(tmp_path: Path, log_syncs: list[str]) -> None:
+def test_the_background_thread_syncs_the_log(tmp_path: Path, log_syncs: list[str]) -> None:
     settings = FlushConfig(interval_ms=10, least_pages=1, thorough_interval_ms=100)
     with open_small(tmp_path / "s", flush=settings) as store:
         store.put(Message("t", bytes(10_000)))
@@ -139,7 +139,7 @@ def test_the_background_brings_the_log_to_the_disk(tmp_path: Path, log_syncs: li
 
 
 @covers("L5", "B14")
-def test_fewer_dirty_pages_than_asked_for_wait_for_the_thorough_flush(
+def test_fewer_dirty_pages_than_configured_wait_for_the_thorough_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, synced_at = os.fdatasync, list[float]()
@@ -159,16 +159,16 @@ def test_fewer_dirty_pages_than_asked_for_wait_for_the_thorough_flush(
 
 
 @covers("L3")
-def test_a_failed_sync_latches_the_store_and_nothing_is_acknowledged_from_then_on(
+def test_a_failed_sync_latches_the_store_and_nothing_is_acknowledged_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_small(tmp_path / "s", flush=SYNC)
     first = store.put(message(1, queue_id=0))
     real = os.fdatasync
     fail_syncs(monkeypatch)
-    with pytest.raises(StoreFailed, match=r"Input/output error.*close the store and open it again"):
+    with pytest.raises(StoreFailed, match=r"Input/output error.*close and reopen the store"):
         store.put(message(2, queue_id=0))
-    monkeypatch.setattr(os, "fdatasync", real)  # the disk is well again: too late, the pages may be gone
+    monkeypatch.setattr(os, "fdatasync", real)  # the disk recovers, too late: the pages may be gone
     for _ in range(3):
         with pytest.raises(StoreFailed):
             store.put(message(3, queue_id=0))
@@ -176,36 +176,39 @@ def test_a_failed_sync_latches_the_store_and_nothing_is_acknowledged_from_then_o
             store.put_many([message(3, queue_id=0)])
     assert store.stats().durable_end == first.end
     assert "Input/output error" in str(store.stats().failure)
-    assert bodies(store) == [b"body 1"], "reads go on, and show only what is durable"
+    assert bodies(store) == [b"body 1"], "reads still work, and show only what is durable"
     store.close()
-    assert (tmp_path / "s" / "abort").exists(), "this was no clean end"
+    assert (tmp_path / "s" / "abort").exists(), "this was not a clean close"
 
 
 @covers("L3")
-def test_an_interrupted_sync_is_no_acknowledgement_and_nobody_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("pooled", [False, True])
+def test_an_interrupted_sync_fails_only_its_own_put_and_the_store_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pooled: bool
 ) -> None:
-    store = open_small(tmp_path / "s", flush=SYNC)
-    first = store.put(message(1, queue_id=0))
-    real = os.fdatasync
+    """Ctrl-C while a thread leads a sync: that put raises, and the next one leads the sync for both."""
+    pool = PoolConfig(enabled=pooled, buffer_count=3, commit_interval_ms=10_000)
+    flush = FlushConfig(interval_ms=60_000, thorough_interval_ms=60_000)
+    with open_small(tmp_path / "s", flush=flush, pool=pool) as store:
+        store.put(message(1, queue_id=0), durability=Durability.DISK)
+        real = os.fdatasync
 
-    def interrupted(descriptor: int) -> None:
-        raise KeyboardInterrupt
+        def interrupted(descriptor: int) -> None:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "fdatasync", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        store.put(message(2, queue_id=0))
-    monkeypatch.setattr(os, "fdatasync", real)
-    began = time.monotonic()
-    with pytest.raises(StoreFailed, match="Interrupted"):
-        store.put(message(3, queue_id=0))
-    assert time.monotonic() - began < 4
-    assert store.stats().durable_end == first.end
-    store.close()
+        monkeypatch.setattr(os, "fdatasync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.put(message(2, queue_id=0), durability=Durability.DISK)
+        monkeypatch.setattr(os, "fdatasync", real)
+        began = time.monotonic()
+        third = store.put(message(3, queue_id=0), durability=Durability.DISK)
+        assert time.monotonic() - began < 4
+        assert store.stats().durable_end >= third.end
+        assert bodies(store) == [b"body 1", b"body 2", b"body 3"]
 
 
 @covers("L3")
-def test_every_waiter_of_a_failed_sync_learns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_waiter_of_a_failed_sync_gets_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_small(tmp_path / "s", flush=SYNC)
     store.put(message(0))
     fail_syncs(monkeypatch, after=3)
@@ -272,7 +275,7 @@ def test_asyncio_programs_put_without_blocking_the_loop(
 
     def slow(descriptor: int) -> None:
         if "/commitlog/" in os.readlink(f"/proc/self/fd/{descriptor}"):
-            assert all_there.wait(10), "the loop waits for a sync"
+            assert all_there.wait(10), "the loop was blocked by a sync"
         counted(descriptor)
 
     monkeypatch.setattr(os, "fdatasync", slow)
@@ -280,7 +283,7 @@ def test_asyncio_programs_put_without_blocking_the_loop(
     async def main() -> None:
         with open_small(tmp_path / "s", flush=SYNC) as store:
             puts = asyncio.gather(*[store.put_async(message(i)) for i in range(200)])
-            asyncio.get_running_loop().call_soon(all_there.set)  # when each of them has begun
+            asyncio.get_running_loop().call_soon(all_there.set)  # after each of them has started
             receipts = await puts
             assert all(r.durability is Durability.DISK for r in receipts)
             assert store.stats().durable_end >= max(r.end for r in receipts)
@@ -291,7 +294,7 @@ def test_asyncio_programs_put_without_blocking_the_loop(
     asyncio.run(main())
 
 
-def test_a_store_that_closes_under_a_running_loop_answers_its_waiters_and_leaves_nothing_in_the_loop(
+def test_a_store_closed_under_a_running_loop_answers_its_waiters_and_leaves_nothing_in_the_loop(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -304,7 +307,7 @@ def test_a_store_that_closes_under_a_running_loop_answers_its_waiters_and_leaves
         assert time.monotonic() - began < 4
         assert all(receipt.durability is Durability.DISK for receipt in receipts)
         heard = asyncio.Event()
-        ends = os.pipe()  # gets the number that the store's bell had
+        ends = os.pipe()  # gets the descriptor that the store's event had
         asyncio.get_running_loop().add_reader(ends[0], heard.set)
         os.write(ends[1], b"x")
         await asyncio.wait_for(heard.wait(), 20)
@@ -316,7 +319,7 @@ def test_a_store_that_closes_under_a_running_loop_answers_its_waiters_and_leaves
 
 
 @covers("A7", "E1", "E4", "B4", "B6", "B11", "B12", "B15", "B16", "L2", "L6")
-def test_with_the_pool_a_message_is_in_memory_until_it_is_committed_and_only_then_seen(
+def test_with_the_pool_a_message_is_visible_only_after_it_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = PoolConfig(enabled=True, buffer_count=3, commit_interval_ms=10, commit_thorough_interval_ms=10)
@@ -358,7 +361,7 @@ def test_the_pool_writes_the_same_files_as_the_mapping(tmp_path: Path) -> None:
 
 
 @covers("E1", "L3")
-def test_with_the_pool_page_cache_and_disk_can_be_asked_for(tmp_path: Path, log_syncs: list[str]) -> None:
+def test_with_the_pool_a_put_can_request_page_cache_or_disk(tmp_path: Path, log_syncs: list[str]) -> None:
     pool = PoolConfig(enabled=True, buffer_count=3, commit_interval_ms=60_000, commit_thorough_interval_ms=60_000)
     flush = FlushConfig(interval_ms=60_000, thorough_interval_ms=60_000)
     with open_small(tmp_path / "s", pool=pool, flush=flush) as store:
@@ -370,7 +373,7 @@ def test_with_the_pool_page_cache_and_disk_can_be_asked_for(tmp_path: Path, log_
 
 
 @covers("D4")
-def test_a_pool_without_a_free_buffer_refuses_at_once_when_it_is_told_to_fail_fast(tmp_path: Path) -> None:
+def test_a_pool_without_a_free_buffer_refuses_at_once_if_set_to_fail_fast(tmp_path: Path) -> None:
     pool = PoolConfig(
         enabled=True, buffer_count=2, fail_fast=True, commit_interval_ms=60_000, commit_thorough_interval_ms=60_000
     )
@@ -409,7 +412,7 @@ def _dispatched(tmp_path: Path) -> int:
     return latest.dispatched if latest else -1
 
 
-def test_queues_that_could_not_be_synced_get_no_checkpoint_and_are_written_again_from_the_log(
+def test_queues_that_could_not_be_synced_get_no_checkpoint_and_are_rebuilt_from_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, failed = os.fdatasync, [0]
@@ -425,8 +428,8 @@ def test_queues_that_could_not_be_synced_get_no_checkpoint_and_are_written_again
     with open_small(tmp_path / "s", flush=settings) as store:
         store.put(message(1, queue_id=0))
         assert eventually(lambda: store.stats().failure is not None)
-        time.sleep(0.1)  # a later sync would succeed, and prove nothing
-        assert _dispatched(tmp_path) == 0, "the one of the opening"
+        time.sleep(0.1)  # a later sync would succeed but prove nothing
+        assert _dispatched(tmp_path) == 0, "the checkpoint of the opening"
         store.put(message(2, queue_id=0))
     assert (tmp_path / "s" / "abort").exists()
     with open_small(tmp_path / "s") as store:

@@ -1,4 +1,4 @@
-"""A full disk: what finds no room is refused or waits, nothing is lost, and all goes on when space is back."""
+"""On a full disk, writes are refused or wait, nothing is lost, and work resumes when space is freed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from mqlake import CommitLogConfig, DiskFull, FlushConfig
 from mqlake.codec.index_entry import key_hash, key_text
 from mqlake.logs.consume_queue import ConsumeQueue
 from mqlake.logs.key_index import KeyIndex
-from mqlake.store.engine import CLOSE_DISPATCH_S
-from tests.helpers import bodies, eventually, message, open_small
+from mqlake.store.writer import CLOSE_DISPATCH_S
+from tests.helpers import bodies, eventually, message, open_small, writer_of
 from tests.store.test_bad_places import disk_of
 
 
 class Full:
-    """Makes a method find the disk full, as long as `now` is set."""
+    """Makes a method fail with a full disk while `now` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, where: type, method: str, error: Exception) -> None:
         self.now = False
@@ -37,22 +37,20 @@ class Full:
 NO_SPACE = OSError(28, "No space left on device")
 
 
-def test_dispatch_that_finds_no_room_for_a_queue_waits_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dispatch_without_space_for_a_queue_waits_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = Full(monkeypatch, ConsumeQueue, "_write_bytes", NO_SPACE)
     with open_small(tmp_path / "s") as store:
         store.put(message(0, queue_id=0))
         assert store.wait_dispatched()
         full.now = True
-        for number in range(1, 300):  # the log has room: puts are taken
+        for number in range(1, 300):  # the log has room: puts are accepted
             store.put(message(number, queue_id=number % 2))
         assert eventually(lambda: "No space left" in str(store.stats().failure))
-        assert eventually(lambda: full.refused > 2), "it tries again"
-        assert store.read("orders", queue_id=0)[0].body == b"body 0", "reading goes on"
+        assert eventually(lambda: full.refused > 2), "it retries"
+        assert store.read("orders", queue_id=0)[0].body == b"body 0", "reads still work"
         full.now = False
         assert store.wait_dispatched(30)
-        assert eventually(lambda: store.stats().failure is None)  # it is dispatched a moment before
+        assert eventually(lambda: store.stats().failure is None)  # cleared a moment after the dispatch
         assert len(bodies(store)) == 150
         assert len(bodies(store, queue_id=1)) == 150
         for number in range(300):
@@ -60,7 +58,7 @@ def test_dispatch_that_finds_no_room_for_a_queue_waits_and_goes_on(
         assert not store.stats().damage
 
 
-def test_keys_of_a_half_entered_message_are_entered_once_when_the_index_finds_no_room(
+def test_keys_of_a_half_indexed_message_are_entered_once_when_the_index_runs_out_of_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = Full(monkeypatch, KeyIndex, "_roll", DiskFull(tmp_path, 1, "No space left on device"))
@@ -68,13 +66,12 @@ def test_keys_of_a_half_entered_message_are_entered_once_when_the_index_finds_no
         store.put(message(0, queue_id=0))
         assert store.wait_dispatched()
         full.now = True
-        for number in range(1, 80):  # a file takes 399 keys: it is full in the midst of a message
+        for number in range(1, 80):  # a file holds 399 keys: it fills up in the middle of a message
             store.put(message(number, queue_id=0, keys=[f"{number}-{key}" for key in range(7)]))
         assert eventually(lambda: full.refused > 2)
         full.now = False
         assert store.wait_dispatched(30)
-        assert store._writer is not None
-        index = store._writer.index
+        index = writer_of(store).index
         assert index is not None
         for number in range(1, 80):
             for key in range(7):
@@ -97,7 +94,7 @@ def test_closing_on_a_full_disk_neither_hangs_nor_loses(tmp_path: Path, monkeypa
         assert bodies(store) == [b"body %d" % number for number in range(50)]
 
 
-def test_no_checkpoint_is_taken_of_a_step_that_is_half_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_checkpoint_is_taken_of_an_unfinished_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = Full(monkeypatch, KeyIndex, "put", NO_SPACE)  # queues are written before the index
     with open_small(tmp_path / "s") as store:
         store.put(message(0, queue_id=0))
@@ -105,13 +102,12 @@ def test_no_checkpoint_is_taken_of_a_step_that_is_half_done(tmp_path: Path, monk
         full.now = True
         store.put(message(1, queue_id=0))
         assert eventually(lambda: store.stats().failure is not None)
-        assert store._writer is not None
-        assert store._writer.write_checkpoint() is False
+        assert writer_of(store).write_checkpoint() is False
         full.now = False
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
-def test_a_disk_that_fills_up_and_is_freed_again_and_again_loses_nothing(tmp_path: Path, kind: str) -> None:
+def test_a_disk_that_repeatedly_fills_up_and_is_freed_loses_nothing(tmp_path: Path, kind: str) -> None:
     settings = {
         "commit_log": CommitLogConfig(file_size_bytes=1 << 20),
         "flush": FlushConfig(queue_interval_ms=10, queue_thorough_interval_ms=50),

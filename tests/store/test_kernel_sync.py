@@ -1,4 +1,4 @@
-"""The syncs that the kernel makes without the interpreter lock fail as they should: in a process whose disk fails."""
+"""Syncs that the kernel makes without the interpreter lock fail as they should, in a process whose disk fails."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ def test_a_failed_sync_acknowledges_nothing_and_refuses_everything(
     assert lies == []
     assert acknowledged + refused == 160  # type: ignore[operator]
     assert refused
-    assert readable == acknowledged, "reads go on, and show what is durable"
+    assert readable == acknowledged, "reads still work, and show what is durable"
     reason = "Input/output error" if errno == "EIO" else "No space left on device"
     assert reason in str(refusal)
     assert reason in str(failure)
-    assert syncs == after - 1, "the sync that failed is not tried again"
+    assert syncs == after - 1, "the failed sync is not retried"
 
 
 @pytest.mark.parametrize("waiters", ["threads", "tasks"])
@@ -88,5 +88,5 @@ def test_on_a_healthy_disk_every_put_is_covered_by_a_sync(tmp_path: Path, waiter
     log = tmp_path / "calls"
     acknowledged, _, refused, lies, readable, failure, syncs = run(tmp_path / "s", waiters, after=1_000_000, log=log)
     assert (acknowledged, refused, lies, readable, failure) == (160, 0, [], 160, None)
-    made = len(log.read_text().splitlines())  # one may have been on its way while they were counted
-    assert 0 < syncs <= made, "a sync that is counted is one that was made"  # type: ignore[operator]
+    made = len(log.read_text().splitlines())  # one may have been in progress while they were counted
+    assert 0 < syncs <= made, "every counted sync was made"  # type: ignore[operator]

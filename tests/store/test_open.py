@@ -1,4 +1,4 @@
-"""Opening and closing: clean, unclean, locked, followed by other processes."""
+"""Opening and closing: clean, unclean, locked, and followed by other processes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_clean_close_leaves_no_abort_file_and_opens_without_walking_the_log(tm
         assert store.put(message(200, queue_id=0)).queue_offset == 200
 
 
-def test_a_store_that_was_never_written_opens_closes_and_opens(tmp_path: Path) -> None:
+def test_a_store_that_was_never_written_opens_closes_and_reopens(tmp_path: Path) -> None:
     for _ in range(2):
         with open_small(tmp_path / "s") as store:
             assert store.topics() == []
@@ -96,7 +96,7 @@ def test_a_killed_writer_loses_nothing_that_was_in_the_page_cache(tmp_path: Path
 
 
 @covers("N4", "N5")
-def test_a_torn_tail_is_cut_and_zeroed_and_its_place_is_free_again(tmp_path: Path) -> None:
+def test_a_torn_tail_is_cut_and_zeroed_and_its_space_is_reused(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         receipts = [store.put(message(i, queue_id=0)) for i in range(10)]
     log = tmp_path / "s" / "commitlog" / f"{0:020d}"
@@ -136,11 +136,11 @@ def test_one_bad_bit_inside_the_log_costs_one_record(tmp_path: Path, at: int) ->
             assert store.stats().damage == ((receipts[4].physical_offset, receipts[5].physical_offset),)
             if not read_only:
                 assert store.put(message(10, queue_id=0)).queue_offset == 10
-    assert log.read_bytes()[: receipts[9].end] == bytes(data)[: receipts[9].end], "nothing is cut on its account"
+    assert log.read_bytes()[: receipts[9].end] == bytes(data)[: receipts[9].end], "the damage cuts nothing"
 
 
 @covers("J6")
-def test_lost_queues_and_a_lost_index_are_written_again_from_the_log(tmp_path: Path) -> None:
+def test_lost_queues_and_a_lost_index_are_rebuilt_from_the_log(tmp_path: Path) -> None:
     import shutil
 
     with open_small(tmp_path / "s") as store:
@@ -155,7 +155,7 @@ def test_lost_queues_and_a_lost_index_are_written_again_from_the_log(tmp_path: P
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_only_one_process_writes_and_the_other_learns_which(tmp_path: Path) -> None:
+def test_only_one_process_writes_and_the_other_gets_its_pid(tmp_path: Path) -> None:
     child = start_writer(tmp_path / "s", 1)
     wait_until_ready(child)
     try:
@@ -187,7 +187,7 @@ def test_a_reader_in_another_process_follows_a_live_store(tmp_path: Path) -> Non
         child.wait()
 
 
-def test_a_reader_follows_a_writer_that_comes_after_it_and_one_that_comes_after_that(tmp_path: Path) -> None:
+def test_a_reader_follows_a_writer_started_after_it_and_the_next_one_too(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         store.put(message(0, queue_id=0))
     with MessageStore.open(tmp_path / "s", read_only=True, config=small_config()) as reader:
@@ -212,7 +212,7 @@ def test_with_the_pool_a_clean_close_loses_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("pool", [False, True])
-def test_a_closed_store_holds_no_file_so_that_its_volume_can_be_unmounted(
+def test_a_closed_store_holds_no_files_so_its_volume_can_be_unmounted(
     tmp_path: Path, read_only: bool, pool: bool
 ) -> None:
     settings = PoolConfig(enabled=pool, buffer_count=2)
@@ -228,7 +228,7 @@ def test_a_closed_store_holds_no_file_so_that_its_volume_can_be_unmounted(
     assert not [path for path in open_files if path.startswith(str(tmp_path))]
 
 
-def test_a_program_that_ends_without_closing_its_store_has_closed_it_all_the_same(tmp_path: Path) -> None:
+def test_a_program_that_exits_without_closing_its_store_still_closes_it(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from tests.helpers import message, open_small\n"
         "open_small(Path(sys.argv[1])).put(message(1, queue_id=0))"
@@ -239,7 +239,7 @@ def test_a_program_that_ends_without_closing_its_store_has_closed_it_all_the_sam
         assert bodies(store) == [b"body 1"]
 
 
-def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
+def test_closing_twice_is_the_same_as_once(tmp_path: Path) -> None:
     store = open_small(tmp_path / "s", flush=FlushConfig(sync=True))
     store.put(Message("t", b"x"))
     store.close()

@@ -1,4 +1,4 @@
-"""After a power cut: what was acknowledged as durable is there, nothing is that never was, and the store goes on."""
+"""After a power cut, every message acknowledged as durable is there, none is invented, and the store continues."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ with acknowledged.open("a") as out, open_small(store_path, flush=flush, pool=poo
 
 
 def write_until_the_cut(tmp_path: Path, mode: str, cut: int, first: int = 0) -> None:
-    """Write the messages from `first` on, until the sync number `cut`."""
+    """Write the messages from `first` on, up to sync number `cut`."""
     store = tmp_path / "store"
     store.mkdir(exist_ok=True)
     command = [
@@ -56,7 +56,7 @@ def acknowledged(tmp_path: Path) -> set[int]:
 
 
 def require_whole(path: Path, known: set[int], told: str) -> None:
-    """Every acknowledged message once, in order, found by its key; no others than those that were put."""
+    """Require every acknowledged message once, in order, found by its key, and none that was not put."""
     for _ in range(2):
         with open_small(path, flush=FlushConfig(sync=True)) as store:
             assert store.recovery is not None

@@ -1,4 +1,4 @@
-"""Appending: order, numbers, places, files, refusals."""
+"""Appending: order, queue offsets, physical offsets, files, refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.helpers import LOG_FILE, bodies, covers, message, open_small
 
 
 @covers("A1", "A3", "G4", "G10")
-def test_messages_of_all_topics_lie_one_behind_the_other_in_one_log(tmp_path: Path) -> None:
+def test_messages_of_all_topics_follow_one_another_in_one_log(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         receipts = [store.put(message(i, f"topic{i % 3}", queue_id=i % 2)) for i in range(12)]
     assert [r.physical_offset for r in receipts[1:]] == [r.end for r in receipts[:-1]]
@@ -61,7 +61,7 @@ def test_the_files_of_a_store_are_where_rocketmq_has_them(tmp_path: Path) -> Non
 
 
 @covers("G3", "H3", "H11", "B5")
-def test_a_record_carries_the_time_of_its_append_and_never_an_earlier_one_than_the_record_before(
+def test_a_record_has_the_time_of_its_append_and_never_one_before_its_predecessor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = time.time_ns() // 1_000_000
@@ -106,7 +106,7 @@ def test_every_file_keeps_at_least_eight_bytes_for_its_marker(tmp_path: Path, sp
 
 
 @covers("B8", "H20")
-def test_a_batch_lies_in_one_file_in_order_with_consecutive_numbers_and_one_time(tmp_path: Path) -> None:
+def test_a_batch_is_in_one_file_in_order_with_consecutive_queue_offsets_and_one_time(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         store.put(Message("t", bytes(40_000), queue_id=0))
         receipts = store.put_many([Message("t", bytes(3_000), queue_id=0) for _ in range(10)])
@@ -117,7 +117,7 @@ def test_a_batch_lies_in_one_file_in_order_with_consecutive_numbers_and_one_time
 
 
 @covers("B8")
-def test_a_batch_that_is_refused_writes_none_of_its_messages(tmp_path: Path) -> None:
+def test_a_refused_batch_writes_none_of_its_messages(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         store.put(message(0))
         end = store.stats().appended_end
@@ -147,7 +147,7 @@ def test_the_message_id_is_host_and_offset_in_hexadecimal_and_finds_the_message(
 
 
 @covers("G8")
-def test_what_was_put_is_counted_by_topic(tmp_path: Path) -> None:
+def test_puts_are_counted_by_topic(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         receipts = [store.put(message(i, f"topic{i % 2}")) for i in range(10)]
         receipts += store.put_many([message(i, "topic0") for i in range(5)])
@@ -158,8 +158,8 @@ def test_what_was_put_is_counted_by_topic(tmp_path: Path) -> None:
 
 
 @covers("G7")
-def test_an_append_that_takes_long_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """With a limit of 0, each append that passes from one millisecond into the next is warned of."""
+def test_a_slow_append_logs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With a limit of 0, every append that crosses a millisecond boundary logs a warning."""
     settings = CommitLogConfig(file_size_bytes=64 << 20, slow_append_ms=0)
     with caplog.at_level(logging.WARNING), open_small(tmp_path / "s", commit_log=settings) as store:
         for _ in range(100):
@@ -186,7 +186,7 @@ def test_defaults_are_rocketmqs() -> None:
 
 
 @covers("G4")
-def test_many_threads_put_without_losing_doubling_or_reordering_anything(tmp_path: Path) -> None:
+def test_many_threads_put_without_losing_repeating_or_reordering_anything(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
 
         def put_all(thread: int) -> None:
@@ -227,14 +227,14 @@ def test_every_record_is_found_by_its_offset_alone(tmp_path: Path) -> None:
 
 
 @covers("B24")
-def test_files_stay_below_two_gibibytes_as_rocketmqs_positions_need_it() -> None:
+def test_files_stay_below_two_gibibytes_as_rocketmqs_positions_require() -> None:
     assert CommitLogConfig(file_size_bytes=2**31 - 1).file_size_bytes == 2**31 - 1
     with pytest.raises(InvalidConfig, match="2147483648"):
         CommitLogConfig(file_size_bytes=2**31)
 
 
 @covers("G9", "F4")
-def test_a_full_file_is_let_go_and_the_dispatcher_woken_after_the_append(tmp_path: Path) -> None:
+def test_a_full_file_is_released_and_the_dispatcher_woken_after_the_append(tmp_path: Path) -> None:
     with open_small(tmp_path / "s", memory=MemoryConfig(lock_files=True)) as store:
         for number in range(4):
             store.put(Message("t", bytes(40_000), queue_id=0))
@@ -245,7 +245,7 @@ def test_a_full_file_is_let_go_and_the_dispatcher_woken_after_the_append(tmp_pat
             if f"{tmp_path}/s/commitlog/" in line
         ]
         sizes = [int(part.split("Locked:")[1].split()[0]) for part in locked]
-    assert sorted(sizes) == [0, 0, 0, LOG_FILE // 1024], "only the file that is written stays locked"
+    assert sorted(sizes) == [0, 0, 0, LOG_FILE // 1024], "only the file being written stays locked"
 
 
 def test_receipts_and_stored_messages_pickle(tmp_path: Path) -> None:

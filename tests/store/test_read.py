@@ -1,4 +1,4 @@
-"""Reading and looking up: by offset, id, key, time, and the whole log at once."""
+"""Reads and look-ups: by offset, id, key and time, and scans of the whole log."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ def store(tmp_path: Path) -> MessageStore:
 
 
 @covers("P8")
-def test_a_batch_holds_what_was_asked_for_and_not_more(store: MessageStore) -> None:
+def test_a_batch_holds_what_was_requested_and_no_more(store: MessageStore) -> None:
     assert [m.queue_offset for m in store.read("orders", queue_id=1, start=40, limit=7)] == list(range(40, 47))
     assert [m.queue_offset for m in store.read("orders", queue_id=1, start=97, limit=32)] == [97, 98, 99]
     assert store.read("orders", queue_id=1, start=100) == []
+    assert store.read("orders", queue_id=1, start=0, limit=0) == []
     store.close()
 
 
-def test_who_puts_a_message_can_read_and_find_it_at_once(tmp_path: Path) -> None:
+def test_a_message_can_be_read_and_found_as_soon_as_its_put_returns(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         for number in range(200):
             topic = f"topic{number % 7}"
@@ -38,21 +39,22 @@ def test_who_puts_a_message_can_read_and_find_it_at_once(tmp_path: Path) -> None
             assert topic in store.topics()
 
 
-def test_a_batch_stops_before_it_passes_its_bytes_but_holds_one_message_at_least(store: MessageStore) -> None:
+def test_a_batch_stays_within_its_byte_limit_but_holds_at_least_one_message(store: MessageStore) -> None:
     one = store.read("orders", queue_id=0, start=0, limit=1)[0].size
     assert len(store.read("orders", queue_id=0, start=0, limit=10, max_bytes=3 * one)) == 3
+    assert len(store.read("orders", queue_id=0, start=0, limit=10, max_bytes=4 * one - 1)) == 3
     assert len(store.read("orders", queue_id=0, start=0, limit=10, max_bytes=1)) == 1
     store.close()
 
 
-def test_reading_outside_of_a_queue_names_both_of_its_ends(store: MessageStore) -> None:
+def test_a_read_outside_a_queue_names_both_of_its_ends(store: MessageStore) -> None:
     for start in (-1, 101):
         with pytest.raises(OffsetOutOfRange, match=rf"orders, queue 1: offset {start} is outside of \[0, 100\)"):
             store.read("orders", queue_id=1, start=start)
     store.close()
 
 
-def test_a_damaged_body_is_passed_over_and_never_a_message(tmp_path: Path) -> None:
+def test_a_damaged_body_is_skipped_and_never_returned(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         receipts = [store.put(message(i, queue_id=0)) for i in range(5)]
         store.wait_dispatched()
@@ -69,7 +71,7 @@ def test_a_damaged_body_is_passed_over_and_never_a_message(tmp_path: Path) -> No
 
 
 @covers("G12")
-def test_an_offset_inside_of_a_record_is_no_message(store: MessageStore) -> None:
+def test_an_offset_inside_a_record_is_no_message(store: MessageStore) -> None:
     first = store.read("orders", queue_id=0, start=0, limit=1)[0]
     for inside in (1, 8, first.size - 1):
         with pytest.raises(NoSuchMessage, match="no record begins here"):
@@ -96,7 +98,7 @@ def test_a_time_finds_the_first_message_stored_at_or_after_it(tmp_path: Path, mo
 
 
 @covers("P8")
-def test_a_look_up_can_be_held_to_a_span_of_time(tmp_path: Path) -> None:
+def test_a_look_up_can_be_limited_to_a_time_range(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         receipts = [store.put(Message("orders", b"%d" % i, keys="same")) for i in range(10)]
         store.wait_dispatched()
@@ -106,7 +108,7 @@ def test_a_look_up_can_be_held_to_a_span_of_time(tmp_path: Path) -> None:
         assert store.find("orders", "same", begin_ms=last + 1) == []
 
 
-def test_a_scan_gives_the_whole_log_or_a_part_of_it_as_arrow(store: MessageStore) -> None:
+def test_a_scan_returns_the_whole_log_or_a_part_of_it_as_arrow(store: MessageStore) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     table = pyarrow.Table.from_batches(store.scan())
     assert table.num_rows == 200
@@ -121,7 +123,7 @@ def test_a_scan_gives_the_whole_log_or_a_part_of_it_as_arrow(store: MessageStore
     store.close()
 
 
-def test_every_field_of_a_message_comes_back(tmp_path: Path) -> None:
+def test_every_field_of_a_message_is_read_back(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         receipt = store.put(
             Message(

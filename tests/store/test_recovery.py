@@ -1,4 +1,4 @@
-"""Opening after a crash: what was written since the checkpoint is walked, cut and dispatched; no more, and no less."""
+"""Opening after a crash walks, cuts and dispatches what was written since the checkpoint, no more and no less."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ import pytest
 from mqlake import BadFile, FlushConfig, IndexConfig, InvalidConfig, MessageStore, NotAStore
 from mqlake.codec.queue_entry import ENTRY_SIZE
 from mqlake.files.layout import Layout
+from mqlake.inspect.check import check
 from mqlake.store.checkpoint import Checkpoint, IndexMark, decode_checkpoint, read_checkpoint
-from mqlake.store.engine import Engine
-from tests.helpers import LOG_FILE, QUEUE_FILE, bodies, covers, eventually, message, open_small
+from mqlake.store.writer import Writer
+from tests.helpers import LOG_FILE, QUEUE_FILE, bodies, covers, eventually, message, open_small, writer_of
 from tests.kernel.records import Parts
 
 LAZY = FlushConfig(interval_ms=60_000, thorough_interval_ms=60_000)
@@ -28,20 +29,19 @@ QUEUE = f"consumequeue/orders/0/{0:020d}"
 
 
 def crash(store: MessageStore, copy: Path) -> Path:
-    """The store as it lies there now, as a kill would leave it."""
+    """Copy the store as a kill would leave it now."""
     assert store.wait_dispatched()
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(store.path, copy, ignore=shutil.ignore_patterns("scratch", "spare"))  # they come and go
+    shutil.copytree(store.path, copy, ignore=shutil.ignore_patterns("scratch", "spare"))  # short-lived files
     return copy
 
 
 def checkpoint(store: MessageStore) -> None:
-    assert store._writer is not None
-    assert store._writer.write_checkpoint()
+    assert writer_of(store).write_checkpoint()
 
 
 def fill(path: Path, count: int, *, behind: int = 0, **fields: int) -> Path:
-    """A crashed store: `count` messages, a checkpoint, and `behind` more."""
+    """Make a crashed store: `count` messages, a checkpoint, and `behind` more."""
     with open_small(path / "live", flush=LAZY) as store:
         for number in range(count):
             store.put(message(number, queue_id=0))
@@ -53,7 +53,7 @@ def fill(path: Path, count: int, *, behind: int = 0, **fields: int) -> Path:
 
 
 def require(path: Path, count: int, reason: str | None = None) -> None:
-    """All messages are there, are found by their keys, and the next gets the next number; and so when opened again."""
+    """Require all messages, each found by its key, and the right next queue offset; twice, over a reopening."""
     for _ in range(2):
         with open_small(path) as store:
             assert store.recovery is not None
@@ -78,11 +78,11 @@ def test_recovery_walks_only_what_was_written_since_the_checkpoint(tmp_path: Pat
         assert len(bodies(store)) == 3050
         assert found == store.stats().recovery
     with open_small(path, read_only=True) as reader:
-        assert reader.recovery == found, "what the last writer's opening did"
+        assert reader.recovery == found, "the report of the last writer's opening"
 
 
-def test_every_checkpoint_is_of_one_moment(tmp_path: Path) -> None:
-    """Queue ends that ran ahead of `dispatched` would name messages that a power cut may take."""
+def test_every_checkpoint_describes_one_moment(tmp_path: Path) -> None:
+    """Queue ends after `dispatched` would name messages that a power cut may lose."""
     with open_small(tmp_path, flush=FlushConfig(queue_interval_ms=1, queue_thorough_interval_ms=1)) as store:
         seen: set[int] = set()
         deadline = time.monotonic() + 60
@@ -101,7 +101,7 @@ def test_every_checkpoint_is_of_one_moment(tmp_path: Path) -> None:
         assert len(seen) == 20
 
 
-def test_a_checkpoint_of_80000_queues_is_small_and_quickly_read() -> None:
+def test_a_checkpoint_of_80000_queues_is_small_and_fast_to_read() -> None:
     ends = {f"topic-{number:05d}": dict.fromkeys(range(8), 123_456) for number in range(10_000)}
     data = Checkpoint(queue_ends=ends, index=IndexMark(files=("2",), header=bytes(40))).encode()
     assert len(data) < 4 << 20
@@ -113,7 +113,7 @@ def test_a_checkpoint_of_80000_queues_is_small_and_quickly_read() -> None:
 
 
 @covers("M2", "N1")
-def test_queues_that_were_not_opened_keep_their_ends_over_many_lives(tmp_path: Path) -> None:
+def test_queues_that_are_not_used_keep_their_ends_over_many_openings(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         for number in range(40):
             store.put(message(number, topic=f"t{number % 20}", queue_id=0))
@@ -127,7 +127,7 @@ def test_queues_that_were_not_opened_keep_their_ends_over_many_lives(tmp_path: P
     assert {topic: of[0] for topic, of in ends.queue_ends.items()} == {f"t{n}": 7 if n == 3 else 2 for n in range(20)}
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_progress_is_reported(tmp_path: Path) -> None:
     path = fill(tmp_path, 500, behind=700)
     told: list[tuple[str, int, int]] = []
     with open_small(path, progress=lambda *step: told.append(step)):
@@ -179,7 +179,7 @@ def test_queue_and_index_that_end_at_any_byte_are_completed_from_the_log(
         require(state, 8)
 
 
-def test_slots_of_the_index_that_name_lost_entries_are_linked_again(tmp_path: Path) -> None:
+def test_index_slots_that_name_lost_entries_are_relinked(tmp_path: Path) -> None:
     """A power cut may keep the slots and lose the entries: older keys of the same slots must still be found."""
     path = fill(tmp_path, 60, behind=60)
     file = next((path / "index").iterdir())
@@ -191,11 +191,36 @@ def test_slots_of_the_index_that_name_lost_entries_are_linked_again(tmp_path: Pa
             assert len(store.find("orders", f"key-{number}")) == 1, number
 
 
-def test_what_queues_hold_behind_their_end_is_gone_after_recovery(tmp_path: Path) -> None:
-    """Entries of messages that the log lost would be taken for messages by RocketMQ and by readers."""
+def test_index_entries_of_lost_records_are_gone_after_recovery(tmp_path: Path) -> None:
+    """A power cut may keep a page of the index and lose the page of the log whose keys it holds."""
+    path = fill(tmp_path, 10, behind=10)
+    with open_small(tmp_path / "live", read_only=True) as store:
+        lost = store.read("orders", start=13, limit=1)[0].physical_offset
+    with (path / LOG).open("r+b") as file:
+        file.truncate(lost)
+        file.truncate(LOG_FILE)
+    with open_small(path) as store:
+        assert len(bodies(store)) == 13
+    assert check(path).findings == ()
+
+
+def test_a_log_that_ends_with_a_full_file_is_whole(tmp_path: Path) -> None:
+    """The next file was created but lost its contents: recovery deletes it."""
+    with open_small(tmp_path / "live", flush=LAZY) as store:
+        while store.put(message(0, queue_id=0, body=bytes(500))).physical_offset < LOG_FILE:
+            pass
+        path = crash(store, tmp_path / "store")
+    (path / f"commitlog/{LOG_FILE:020d}").write_bytes(bytes(LOG_FILE))
+    with open_small(path) as store:
+        assert store.end_offset == LOG_FILE
+    assert check(path).findings == ()
+
+
+def test_queue_entries_after_the_end_are_gone_after_recovery(tmp_path: Path) -> None:
+    """RocketMQ and readers would take entries of lost messages for messages."""
     path = fill(tmp_path, 5, behind=100)
     with (path / LOG).open("r+b") as file:
-        file.truncate(5 * 130)  # no more than the messages before the checkpoint, and a piece
+        file.truncate(5 * 130)  # the messages before the checkpoint, and part of the next
         file.truncate(LOG_FILE)
     with open_small(path) as store:
         assert store.recovery is not None
@@ -206,8 +231,8 @@ def test_what_queues_hold_behind_their_end_is_gone_after_recovery(tmp_path: Path
     assert not (path / f"consumequeue/orders/0/{QUEUE_FILE:020d}").exists()
 
 
-def test_whole_records_behind_a_torn_one_are_not_taken_for_the_log_again(tmp_path: Path) -> None:
-    """Above the watermark the log ends at the first record that does not hold, and stale bytes behind it are zeroed."""
+def test_whole_records_after_a_torn_one_are_not_taken_into_the_log(tmp_path: Path) -> None:
+    """After the watermark the log ends at the first broken record, and stale bytes after it are zeroed."""
     path = fill(tmp_path, 5, behind=10)
     with open_small(tmp_path / "live", read_only=True) as store:
         torn = store.read("orders", start=7, limit=1)[0]
@@ -223,10 +248,10 @@ def test_whole_records_behind_a_torn_one_are_not_taken_for_the_log_again(tmp_pat
     require(path, 7)
 
 
-def test_damage_below_the_watermark_is_a_scar_and_cuts_nothing(tmp_path: Path) -> None:
+def test_damage_before_the_watermark_is_a_scar_and_cuts_nothing(tmp_path: Path) -> None:
     with open_small(tmp_path / "live", flush=LAZY) as store:
         receipts = [store.put(message(number, queue_id=0)) for number in range(10)]
-        store.flush()  # the live word knows of this sync, no checkpoint does
+        store.flush()  # the positions file has this sync, no checkpoint does
         path = crash(store, tmp_path / "store")
     data = bytearray((path / LOG).read_bytes())
     data[receipts[4].physical_offset + 5] ^= 1
@@ -244,7 +269,7 @@ def test_damage_below_the_watermark_is_a_scar_and_cuts_nothing(tmp_path: Path) -
 # ---- what is not trusted
 
 
-def test_a_checkpoint_with_any_byte_flipped_is_no_checkpoint(tmp_path: Path) -> None:
+def test_a_checkpoint_with_any_flipped_byte_is_ignored(tmp_path: Path) -> None:
     path = fill(tmp_path, 5, behind=5)
     file = Layout(path).own_checkpoint
     data = file.read_bytes()
@@ -258,8 +283,8 @@ def test_a_checkpoint_with_any_byte_flipped_is_no_checkpoint(tmp_path: Path) -> 
     require(path, 10, "unclean stop")
 
 
-def test_a_checkpoint_of_before_rocketmq_wrote_the_store_is_not_believed(tmp_path: Path) -> None:
-    """It may have cut the log and written over it: our offsets would name what is no longer there."""
+def test_a_checkpoint_from_before_rocketmq_wrote_the_store_is_not_trusted(tmp_path: Path) -> None:
+    """RocketMQ may have cut and overwritten the log: our offsets would name what is no longer there."""
     path = fill(tmp_path, 5, behind=5)
     rocketmqs = bytearray(Layout(path).checkpoint.read_bytes())
     rocketmqs[7] ^= 1
@@ -267,15 +292,18 @@ def test_a_checkpoint_of_before_rocketmq_wrote_the_store_is_not_believed(tmp_pat
     require(path, 10, "unclean stop")
 
 
-def test_a_checkpoint_that_the_log_does_not_bear_out_is_deleted_before_anything_is_appended(
+def test_a_checkpoint_that_contradicts_the_log_is_deleted_before_anything_is_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else new records of the same size could make it seem true again."""
+    """Otherwise new records of the same size could make it look valid again."""
     path = fill(tmp_path, 20)
-    monkeypatch.setattr(Engine, "_try_checkpoint", lambda self, clean=False: False)  # it dies before the next one
-    with (path / LOG).open("r+b") as file:
-        file.truncate(1000)
-        file.truncate(LOG_FILE)
+    with open_small(tmp_path / "other") as store:
+        for number in range(8):
+            store.put(message(number, queue_id=0, body=b"another body %d" % number))
+    monkeypatch.setattr(
+        Writer, "write_checkpoint", lambda self, clean=False: False
+    )  # it dies before the next checkpoint
+    shutil.copy(tmp_path / "other" / LOG, path / LOG)
     with open_small(path, flush=LAZY) as store:
         assert store.recovery is not None
         assert store.recovery.reason == "unclean stop"
@@ -290,7 +318,7 @@ def test_a_checkpoint_that_the_log_does_not_bear_out_is_deleted_before_anything_
 
 
 @covers("M2")
-def test_an_abort_that_a_writer_left_as_it_closed_the_store_costs_nothing(tmp_path: Path) -> None:
+def test_an_abort_file_left_by_a_writer_that_closed_the_store_costs_nothing(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as store:
         for number in range(20):
             store.put(message(number, queue_id=0))
@@ -299,7 +327,7 @@ def test_an_abort_that_a_writer_left_as_it_closed_the_store_costs_nothing(tmp_pa
     with open_small(tmp_path / "s") as store:
         assert store.recovery is not None
         assert (store.recovery.reason, store.recovery.walked_count) == ("checkpoint", 0)
-    Layout(tmp_path / "s").abort.write_text("4711")  # RocketMQ's, which died before it wrote anything else
+    Layout(tmp_path / "s").abort.write_text("4711")  # RocketMQ's, killed before it wrote anything else
     require(tmp_path / "s", 20, "unclean stop")
 
 
@@ -345,7 +373,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 @covers("N8", "N7", "J6")
 @pytest.mark.parametrize("unclean", [False, True], ids=["clean", "unclean"])
 @pytest.mark.parametrize("what", DAMAGE)
-def test_derived_files_that_are_lost_or_wrong_are_written_again(tmp_path: Path, what: str, unclean: bool) -> None:
+def test_derived_files_that_are_lost_or_wrong_are_rebuilt(tmp_path: Path, what: str, unclean: bool) -> None:
     path = closed(tmp_path)
     DAMAGE[what](path)
     if unclean:
@@ -364,7 +392,7 @@ def test_derived_files_that_are_lost_or_wrong_are_written_again(tmp_path: Path, 
 
 
 @covers("N2")
-def test_a_lost_queue_folder_is_noticed_after_a_clean_stop_by_rocketmq_too(tmp_path: Path) -> None:
+def test_a_lost_queue_folder_is_also_noticed_after_a_clean_stop_by_rocketmq(tmp_path: Path) -> None:
     path = closed(tmp_path)
     without_own_files(path)
     with open_small(path, read_only=True):
@@ -373,8 +401,8 @@ def test_a_lost_queue_folder_is_noticed_after_a_clean_stop_by_rocketmq_too(tmp_p
     require(path, 250, "rebuild")
 
 
-def test_a_queue_whose_messages_are_all_gone_from_the_log_goes_on_with_its_number(tmp_path: Path) -> None:
-    """Its entries are lost with its folder; that it had 30 messages is what the checkpoint still knows."""
+def test_a_queue_whose_messages_are_all_gone_from_the_log_keeps_its_next_queue_offset(tmp_path: Path) -> None:
+    """Its entries are lost with its folder; only the checkpoint still knows that it had 30 messages."""
     with open_small(tmp_path / "s") as store:
         for number in range(30):
             store.put(message(number, topic="old", queue_id=0))
@@ -391,7 +419,7 @@ def test_a_queue_whose_messages_are_all_gone_from_the_log_goes_on_with_its_numbe
         assert store.queues("old")[0].first_offset == 30
 
 
-def test_an_index_made_with_other_numbers_than_those_configured_is_an_error_and_stays(tmp_path: Path) -> None:
+def test_an_index_with_other_sizes_than_configured_is_an_error_and_is_kept(tmp_path: Path) -> None:
     path = closed(tmp_path)
     before = [file.read_bytes() for file in sorted((path / "index").iterdir())]
     with pytest.raises(BadFile, match="configure the numbers it was made with"):
@@ -409,7 +437,7 @@ def test_a_last_log_file_that_lost_its_size_opens(tmp_path: Path, size: int, unc
     path = closed(tmp_path, 20)
     used = (path / LOG).read_bytes().rstrip(b"\0")
     next_file = path / f"commitlog/{LOG_FILE:020d}"
-    next_file.write_bytes(bytes(size))  # a name that came without its size
+    next_file.write_bytes(bytes(size))  # its name survived, its size did not
     if unclean:
         (path / "abort").touch()
     require(path, 20)
@@ -424,18 +452,35 @@ def test_the_only_log_file_opens_when_it_is_short_or_long(tmp_path: Path, differ
 
 
 @covers("N7")
-def test_a_log_that_is_gone_leaves_an_empty_store(tmp_path: Path) -> None:
-    """Queues without a log name nothing: they are emptied, and numbers begin again."""
+def test_a_lost_log_leaves_an_empty_store_that_reuses_no_queue_offset(tmp_path: Path) -> None:
+    path = closed(tmp_path, 20)
+    with open_small(path, read_only=True) as store:
+        end = store.end_offset
+    shutil.rmtree(path / "commitlog")
+    with open_small(path) as store:
+        assert store.end_offset == end
+        assert store.read("orders", queue_id=0) == []
+        assert store.put(message(20, queue_id=0)).queue_offset == 20
+        assert bodies(store, start=20) == [b"body 20"]
+
+
+def test_a_lost_log_without_a_checkpoint_leaves_an_empty_store(tmp_path: Path) -> None:
+    """Queues without a log name nothing: they are emptied, and queue offsets restart at zero."""
     path = closed(tmp_path)
     shutil.rmtree(path / "commitlog")
+    Layout(path).own_checkpoint.unlink()
     with open_small(path) as store:
         assert store.end_offset == 0
         assert store.put(message(0, queue_id=0)).queue_offset == 0
         assert bodies(store) == [b"body 0"]
 
 
-def test_store_times_do_not_run_back_when_the_clock_does(tmp_path: Path) -> None:
-    ahead = round(time.time() * 1000) + 3_600_000
+@pytest.mark.parametrize(("ahead_ms", "stays"), [(9_000, True), (3_600_000, False)])
+def test_store_times_do_not_go_back_with_the_clock_unless_they_were_wrong(
+    tmp_path: Path, ahead_ms: int, stays: bool
+) -> None:
+    """A clock that was an hour ahead must not pin the times of all messages for an hour."""
+    ahead = round(time.time() * 1000) + ahead_ms
     record = Parts(topic=b"orders", body=b"ahead", properties=b"", timestamp=ahead).record(0)
     record = record[:20] + struct.pack(">q", 0) + record[28:]
     (tmp_path / "commitlog").mkdir()
@@ -443,11 +488,12 @@ def test_store_times_do_not_run_back_when_the_clock_does(tmp_path: Path) -> None
     (tmp_path / "abort").touch()
     for number in (1, 2):
         with open_small(tmp_path) as store:
-            times = [m.store_timestamp for m in store.read("orders", queue_id=0)]
-            assert store.put(message(number, queue_id=0)).store_timestamp >= times[-1] > ahead - 1
+            stored = store.put(message(number, queue_id=0)).store_timestamp
+            assert (stored >= ahead) is stays
+            assert store.read("orders", queue_id=0)[0].store_timestamp >= ahead
 
 
-# ---- the place
+# ---- the file system
 
 
 def test_a_read_only_file_system_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,7 +509,7 @@ def test_a_read_only_file_system_is_named_with_what_to_do(tmp_path: Path, monkey
         assert len(bodies(reader)) == 3
 
 
-def test_what_recovery_did_is_noted_as_json(tmp_path: Path) -> None:
+def test_recovery_writes_its_report_as_json(tmp_path: Path) -> None:
     path = fill(tmp_path, 3, behind=4)
     with open_small(path) as store:
         noted = json.loads(Layout(path).last_recovery.read_text())
@@ -480,10 +526,10 @@ def test_a_configured_size_that_contradicts_the_log_is_still_an_error(tmp_path: 
         open_small(path, commit_log=CommitLogConfig(file_size_bytes=2 * LOG_FILE))
 
 
-# ---- the checkpoint under way
+# ---- writing a checkpoint
 
 
-def test_a_checkpoint_that_cannot_be_written_keeps_the_old_one_and_is_tried_again(
+def test_a_checkpoint_that_cannot_be_written_keeps_the_old_one_and_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mqlake.files.small_files import replace_file as real
@@ -511,8 +557,8 @@ def test_a_checkpoint_that_cannot_be_written_keeps_the_old_one_and_is_tried_agai
         )
 
 
-def test_an_entry_that_names_a_record_out_of_order_gives_way_to_the_one_of_its_number(tmp_path: Path) -> None:
-    """One flipped bit in a record's number must not cost the message whose number it then bears."""
+def test_an_entry_that_names_an_out_of_order_record_is_replaced_by_the_right_one(tmp_path: Path) -> None:
+    """One flipped bit in a record's queue offset must not lose the message that really has that queue offset."""
     for flipped, numbers in ((0, [1, 2, 3, 4, 5, 6, 7]), (5, [0, 1, 2, 3, 4, 6, 7])):
         path = fill(tmp_path / str(flipped), 1, behind=7)
         with open_small(tmp_path / str(flipped) / "live", read_only=True) as store:

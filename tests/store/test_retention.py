@@ -1,4 +1,4 @@
-"""Retention: which files go, when, and what holds them."""
+"""Retention: which files are deleted, when, and what holds them back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mqlake import (
 )
 from mqlake.store.gates import Gates
 from mqlake.store.retention import disk_used_percent
-from tests.helpers import LOG_FILE, covers, eventually, message, open_small
+from tests.helpers import LOG_FILE, contents_of, covers, eventually, message, open_small, writer_of
 from tests.store.retention import BODY, DAY_HOURS, HOUR, Cleaner, fill, log_files, open_filled, queue_files, read_all
 
 # ---- by age
@@ -31,7 +31,9 @@ from tests.store.retention import BODY, DAY_HOURS, HOUR, Cleaner, fill, log_file
 @pytest.mark.parametrize(
     ("delete_when", "hour", "goes"), [("04", 4, 3), ("04", 5, 0), ("04;16", 16, 3), ("04;16", 3, 0)]
 )
-def test_files_older_than_72_hours_go_at_the_set_hours(tmp_path: Path, delete_when: str, hour: int, goes: int) -> None:
+def test_files_older_than_72_hours_are_deleted_at_the_configured_hours(
+    tmp_path: Path, delete_when: str, hour: int, goes: int
+) -> None:
     with open_filled(tmp_path / "store", 4) as store:
         cleaner = Cleaner(store, delete_hours=delete_when)
         cleaner.at_hour(hour)
@@ -45,7 +47,7 @@ def test_a_file_is_as_old_as_its_newest_message_whatever_the_file_system_says(tm
         for files in (2, 3, 4):
             time.sleep(0.02)
             fill(store, files)
-        newest_ms = store.get(2 * LOG_FILE).store_timestamp  # the first of file 2, just behind the last of file 1
+        newest_ms = store.get(2 * LOG_FILE).store_timestamp  # the first of file 2, right after the last of file 1
         for path in (store.path / "commitlog").iterdir():
             path.touch()
         cleaner = Cleaner(store, delete_hours=DAY_HOURS)
@@ -55,9 +57,9 @@ def test_a_file_is_as_old_as_its_newest_message_whatever_the_file_system_says(tm
         assert cleaner.clean() == 1
 
 
-def test_without_a_readable_message_behind_it_a_file_is_as_old_as_the_file_system_says(tmp_path: Path) -> None:
+def test_without_a_readable_message_after_it_a_file_is_as_old_as_the_file_system_says(tmp_path: Path) -> None:
     with open_filled(tmp_path / "store", 3) as store:
-        file = store._side.log_files.file_at(LOG_FILE)
+        file = contents_of(store).log_files.file_at(LOG_FILE)
         assert file is not None
         file.pages[:8] = bytes(8)
         cleaner = Cleaner(store, delete_hours=DAY_HOURS)
@@ -68,7 +70,7 @@ def test_without_a_readable_message_behind_it_a_file_is_as_old_as_the_file_syste
 
 
 @covers("O1")
-def test_the_file_that_is_written_never_goes(tmp_path: Path) -> None:
+def test_the_file_being_written_is_never_deleted(tmp_path: Path) -> None:
     with open_filled(tmp_path / "store", 3) as store:
         cleaner = Cleaner(store, reserved_hours=0, delete_hours=DAY_HOURS, batch_files=1000)
         cleaner.used = 100
@@ -86,10 +88,10 @@ def test_the_file_that_is_written_never_goes(tmp_path: Path) -> None:
     ("used", "old", "young", "puts_taken"),
     [(75, 0, 0, True), (76, 3, 0, True), (85, 3, 0, True), (86, 3, 3, True), (90, 3, 3, True), (91, 3, 3, False)],
 )
-def test_each_stage_of_disk_use_deletes_what_it_says(
+def test_each_stage_of_disk_use_deletes_what_it_promises(
     tmp_path: Path, used: int, old: int, young: int, puts_taken: bool
 ) -> None:
-    """Above 75 % what is old goes at any hour, above 85 % what is young too, above 90 % puts are refused."""
+    """Above 75 % old files are deleted at any hour, above 85 % young ones too, above 90 % puts are refused."""
     for age_days, goes in ((10, old), (0, young)):
         with open_filled(tmp_path / f"store-{age_days}", 4) as store:
             cleaner = Cleaner(store, delete_hours="04")
@@ -99,18 +101,18 @@ def test_each_stage_of_disk_use_deletes_what_it_says(
             if puts_taken:
                 store.put(message(0))
             else:
-                with pytest.raises(DiskAboveLimit, match=r"91 % full; .* above 90 % .* at 85 % again"):
+                with pytest.raises(DiskAboveLimit, match=r"91 % full; .* above 90 % .* falls to 85 %"):
                     store.put(message(0))
 
 
-def test_young_files_go_only_until_the_disk_has_space(tmp_path: Path) -> None:
+def test_young_files_are_deleted_only_until_the_disk_has_space(tmp_path: Path) -> None:
     with open_filled(tmp_path / "store", 6) as store:
         cleaner = Cleaner(store)
         cleaner.used = [88, 88, 87, 85]
         assert cleaner.clean() == 2
 
 
-def test_young_files_stay_where_force_is_off(tmp_path: Path) -> None:
+def test_young_files_are_kept_if_force_is_off(tmp_path: Path) -> None:
     with open_filled(tmp_path / "store", 3) as store:
         cleaner = Cleaner(store, force=False, delete_hours="04")
         cleaner.at_hour(5, 0)
@@ -146,12 +148,12 @@ def test_puts_are_refused_above_90_percent_until_85(tmp_path: Path) -> None:
         assert len(store.read("orders", start=0, limit=1)) == 1
 
 
-def test_space_on_the_disk_does_not_undo_a_failed_sync(tmp_path: Path) -> None:
+def test_free_disk_space_does_not_clear_a_failed_sync(tmp_path: Path) -> None:
     with open_filled(tmp_path / "store", 1) as store:
         cleaner = Cleaner(store)
         cleaner.used = 95
         cleaner.clean()
-        store._flusher.fail(OSError(5, "Input/output error"))
+        writer_of(store).flusher.fail(OSError(5, "Input/output error"))
         cleaner.used = 10
         cleaner.clean()
         with pytest.raises(StoreFailed):
@@ -162,7 +164,7 @@ def test_space_on_the_disk_does_not_undo_a_failed_sync(tmp_path: Path) -> None:
             store.put(message(1))
 
 
-def test_disk_use_is_what_is_used_of_what_we_may_use_rounded_up(tmp_path: Path) -> None:
+def test_disk_use_is_the_used_part_of_what_we_may_use_rounded_up(tmp_path: Path) -> None:
     import shutil
 
     usage = shutil.disk_usage(tmp_path)
@@ -173,7 +175,7 @@ def test_disk_use_is_what_is_used_of_what_we_may_use_rounded_up(tmp_path: Path) 
 
 
 @covers("O2")
-def test_the_cleaner_runs_by_itself_and_says_when_next(tmp_path: Path) -> None:
+def test_the_cleaner_runs_by_itself_and_reports_its_next_run(tmp_path: Path) -> None:
     assert RetentionConfig().interval_ms == 10_000
     config = RetentionConfig(interval_ms=50, pause_ms=0, reserved_hours=0, delete_hours=DAY_HOURS, full_percent=100)
     open_filled(tmp_path / "store", 4).close()
@@ -194,36 +196,36 @@ def test_a_store_with_retention_off_deletes_nothing_by_itself(tmp_path: Path) ->
         assert store.stats().retention.next_run_ms == 0
 
 
-def test_a_round_that_fails_is_logged_and_the_next_one_comes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_round_is_logged_and_the_next_one_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = RetentionConfig(interval_ms=20, pause_ms=0, reserved_hours=0, delete_hours=DAY_HOURS, full_percent=100)
     with open_small(tmp_path / "store", retention=RetentionConfig(enabled=False)) as store:
         fill(store, 3)
     gate = tmp_path / "store" / "mqlake" / "gates"
-    gate.write_bytes(b"")  # no folder: looking at the gates fails
+    gate.write_bytes(b"")  # not a folder: reading the gates fails
     with open_small(tmp_path / "store", retention=config) as store:
-        assert eventually(lambda: "a round of cleaning failed" in caplog.text)
+        assert eventually(lambda: "retention: [Errno 20] Not a directory" in caplog.text)
         assert len(log_files(store)) == 3
         gate.unlink()
         assert eventually(lambda: store.first_offset == 2 * LOG_FILE)
 
 
-# ---- what must not go
+# ---- what must not be deleted
 
 
 @covers("O1")
-def test_nothing_goes_that_no_checkpoint_covers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Queues that are not on the disk know their numbers from the log alone."""
+def test_nothing_is_deleted_that_no_checkpoint_covers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Queues that are not synced get their queue offsets from the log alone."""
     with open_filled(tmp_path / "store", 4) as store:
         cleaner = Cleaner(store)
         cleaner.used = 100
         cleaner.retention._checkpoint = lambda: LOG_FILE
         assert cleaner.clean() == 1
         assert "no checkpoint covers it yet" in caplog.text
-        cleaner.retention._checkpoint = store._writer.checkpoint_now if store._writer else None  # type: ignore[assignment]
+        cleaner.retention._checkpoint = writer_of(store).checkpoint_now if writer_of(store) else None  # type: ignore[assignment]
         assert cleaner.clean() == 2
 
 
-def test_a_name_that_cannot_be_removed_stops_the_round_and_nothing_behind_it_goes(tmp_path: Path) -> None:
+def test_a_name_that_cannot_be_removed_stops_the_round_and_no_later_file_is_deleted(tmp_path: Path) -> None:
     with open_filled(tmp_path / "store", 4) as store:
         first = store.path / "commitlog" / f"{0:020d}"
         first.rename(tmp_path / "aside")
@@ -238,19 +240,19 @@ def test_a_name_that_cannot_be_removed_stops_the_round_and_nothing_behind_it_goe
         assert cleaner.clean() == 3
 
 
-def test_behind_a_failed_sync_of_the_folder_nothing_more_goes(tmp_path: Path) -> None:
-    """The name that was removed may come back: with the next one gone there would be a gap."""
+def test_nothing_more_is_deleted_after_a_failed_sync_of_the_folder(tmp_path: Path) -> None:
+    """The removed name may come back: if the next file were deleted there would be a gap."""
     with open_filled(tmp_path / "store", 5) as store:
         assert store.retain(before_offset=LOG_FILE).file_count == 1
-        files = store._side.log_files
-        there, files.directory = files.directory, tmp_path / "nowhere"  # no name to remove there, no folder to sync
+        files = contents_of(store).log_files
+        there, files.directory = files.directory, tmp_path / "nowhere"  # nothing to remove, no folder to sync
         with pytest.raises(FileNotFoundError):
             store.retain(before_offset=3 * LOG_FILE)
         files.directory = there
         assert store.retain(before_offset=3 * LOG_FILE).file_count == 0
         assert store.first_offset == 2 * LOG_FILE
         assert "nowhere" in (store.stats().failure or "")
-    with open_small(tmp_path / "store") as store:  # the name came back, so does the file
+    with open_small(tmp_path / "store") as store:  # the name came back, and so does the file
         assert store.first_offset == LOG_FILE
         start = store.queues("orders")[0].first_offset
         assert store.read("orders", start=start, limit=1)[0].physical_offset == LOG_FILE
@@ -260,7 +262,7 @@ def test_behind_a_failed_sync_of_the_folder_nothing_more_goes(tmp_path: Path) ->
 
 
 @covers("O1", "O3")
-def test_queues_index_and_offsets_are_right_behind_a_cleaning(tmp_path: Path) -> None:
+def test_queues_index_and_offsets_are_right_after_a_cleaning(tmp_path: Path) -> None:
     with open_filled(tmp_path / "store", 8) as store:
         store.put(message(0, "idle", queue_id=0))
         end = store.queues("orders")[0].end_offset
@@ -288,7 +290,7 @@ def test_queues_index_and_offsets_are_right_behind_a_cleaning(tmp_path: Path) ->
         assert store.put(message(1, queue_id=0)).queue_offset == end
 
 
-def test_the_last_file_of_a_queue_stays_though_its_messages_are_gone(tmp_path: Path) -> None:
+def test_the_last_file_of_a_queue_is_kept_though_its_messages_are_gone(tmp_path: Path) -> None:
     with open_small(tmp_path / "store", retention=RetentionConfig(enabled=False, pause_ms=0)) as store:
         for number in range(5):
             store.put(message(number, "idle", queue_id=0))
@@ -302,7 +304,7 @@ def test_the_last_file_of_a_queue_stays_though_its_messages_are_gone(tmp_path: P
 
 @covers("N4")
 @pytest.mark.parametrize("stop", ["clean", "unclean", "queues lost"])
-def test_a_cleaned_store_opens_again_with_the_same_messages(tmp_path: Path, stop: str) -> None:
+def test_a_cleaned_store_reopens_with_the_same_messages(tmp_path: Path, stop: str) -> None:
     import shutil
 
     with open_filled(tmp_path / "store", 8) as store:
@@ -322,9 +324,9 @@ def test_a_cleaned_store_opens_again_with_the_same_messages(tmp_path: Path, stop
         assert store.put(message(1, queue_id=0)).queue_offset == before.end_offset
 
 
-def test_what_a_crash_kept_from_following_follows_after_opening(tmp_path: Path) -> None:
+def test_queues_and_index_that_a_crash_left_untrimmed_are_trimmed_after_opening(tmp_path: Path) -> None:
     with open_filled(tmp_path / "store", 6) as store:
-        store._writer.retention._trim_derived = lambda: None  # type: ignore[union-attr, method-assign]
+        writer_of(store).retention._trim_derived = lambda: None  # type: ignore[method-assign]
         store.retain(before_offset=4 * LOG_FILE)
         assert queue_files(store)[0] == f"{0:020d}"
     with open_small(tmp_path / "store") as store:
@@ -334,8 +336,8 @@ def test_what_a_crash_kept_from_following_follows_after_opening(tmp_path: Path) 
 
 
 @covers("O4")
-def test_files_go_while_four_writers_write_and_readers_read(tmp_path: Path) -> None:
-    """Numbers run through, and no reader ever gets a message of another number."""
+def test_files_are_deleted_while_four_writers_write_and_readers_read(tmp_path: Path) -> None:
+    """Queue offsets have no gap, and no reader ever gets a message of another queue offset."""
     config = RetentionConfig(enabled=False, pause_ms=0, queue_pause_ms=0)
     with open_small(tmp_path / "store", retention=config) as store:
         store.put(message(0, queue_id=0, body=BODY))
@@ -390,7 +392,7 @@ def test_files_go_while_four_writers_write_and_readers_read(tmp_path: Path) -> N
 # ---- gates
 
 
-def test_a_gate_keeps_what_it_needs_over_reopening_until_it_is_released(tmp_path: Path) -> None:
+def test_a_gate_survives_reopening_and_keeps_files_until_it_is_released(tmp_path: Path) -> None:
     with open_filled(tmp_path / "store", 6) as store:
         assert store.retention.hold("archive", 2 * LOG_FILE + 5) == 2 * LOG_FILE + 5
         store.retention.hold("later", 4 * LOG_FILE)
@@ -409,7 +411,7 @@ def test_a_gate_keeps_what_it_needs_over_reopening_until_it_is_released(tmp_path
         assert cleaner.retention.clean().held_by == ("later",)
 
 
-def test_a_gate_of_another_process_counts_from_when_it_is_set(tmp_path: Path) -> None:
+def test_a_gate_of_another_process_counts_as_soon_as_it_is_set(tmp_path: Path) -> None:
     with open_filled(tmp_path / "store", 4) as store:
         Gates(store.path / "mqlake" / "gates").hold("archive", LOG_FILE)
         cleaner = Cleaner(store)
@@ -427,10 +429,10 @@ def test_above_the_hard_limit_gates_are_overruled_loudly(tmp_path: Path, caplog:
         assert f"gate 'archive' is overruled and loses [{LOG_FILE + 100}, {2 * LOG_FILE})" in caplog.text
         state = store.stats().retention.gates["archive"]
         assert (state.held_bytes, state.lost_bytes) == (LOG_FILE, LOG_FILE - 100)
-        assert store.retention.hold("archive", 0) == 2 * LOG_FILE  # what is really there
+        assert store.retention.hold("archive", 0) == 2 * LOG_FILE  # what really exists
 
 
-def test_a_hard_limit_of_100_is_none(tmp_path: Path) -> None:
+def test_a_hard_limit_of_100_is_no_limit(tmp_path: Path) -> None:
     with open_filled(tmp_path / "store", 3) as store:
         store.retention.hold("archive", 0)
         cleaner = Cleaner(store, hard_limit_percent=100)
@@ -452,11 +454,11 @@ def test_a_gate_without_a_proper_name_or_offset_is_refused(tmp_path: Path, name:
         store.retention.hold(name, offset)
 
 
-# ---- by hand
+# ---- manual rounds
 
 
 @covers("O3")
-def test_by_hand_a_file_goes_where_every_condition_lets_it(tmp_path: Path) -> None:
+def test_a_manual_round_deletes_a_file_if_every_condition_allows_it(tmp_path: Path) -> None:
     with open_filled(tmp_path / "store", 6) as store:
         end = store.end_offset
         assert store.retain().file_count == 0  # none is 72 h old
@@ -474,7 +476,7 @@ def test_by_hand_a_file_goes_where_every_condition_lets_it(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, True, "72h"])
-def test_a_condition_that_is_no_number_is_refused(tmp_path: Path, value: object) -> None:
+def test_a_condition_that_is_not_a_number_is_refused(tmp_path: Path, value: object) -> None:
     with open_small(tmp_path / "store") as store, pytest.raises(InvalidConfig, match="keep_bytes"):
         store.retain(keep_bytes=value)  # type: ignore[arg-type]
 
@@ -499,7 +501,7 @@ def test_defaults_and_names_are_rocketmqs() -> None:
     assert StoreConfig.from_properties(names).retention == RetentionConfig()
 
 
-def test_ratios_of_a_broker_outside_of_its_bounds_are_the_bounds() -> None:
+def test_broker_ratios_out_of_range_are_clamped() -> None:
     ratios = {"diskMaxUsedSpaceRatio": "99", "diskSpaceCleanForciblyRatio": "3", "diskSpaceWarningLevelRatio": "95"}
     retention = StoreConfig.from_properties(ratios).retention
     assert (retention.used_percent, retention.force_percent, retention.full_percent) == (95, 30, 90)
@@ -528,6 +530,6 @@ def test_a_setting_out_of_range_is_refused_by_name(setting: str, value: object) 
     assert caught.value.key in (setting, "force_percent")
 
 
-def test_a_wrong_hour_in_a_brokers_file_is_named_as_written() -> None:
+def test_a_wrong_hour_in_a_broker_conf_is_named_as_written() -> None:
     with pytest.raises(InvalidConfig, match="deleteWhen"):
         StoreConfig.from_properties({"deleteWhen": "4am"})

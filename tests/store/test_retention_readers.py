@@ -1,4 +1,4 @@
-"""Retention under readers, and under kill -9 and power cuts: valid bytes or a typed error, and never a gap."""
+"""Retention with readers, kill -9 and power cuts: readers get valid bytes or a typed error, and never a gap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from mqlake import OffsetOutOfRange
 from mqlake.torture.faults import powercut
-from tests.helpers import LOG_FILE, covers, message, open_small
+from tests.helpers import LOG_FILE, contents_of, covers, message, open_small
 from tests.store.retention import BODY, fill, open_filled, queue_files, read_all
 
 FOLLOWER = """
@@ -48,7 +48,7 @@ with MessageStore.open(sys.argv[1], read_only=True) as store:
 
 
 @covers("O4", "B17")
-def test_a_follower_keeps_the_file_that_it_scans_and_learns_of_the_others(tmp_path: Path) -> None:
+def test_a_follower_keeps_the_file_it_scans_and_notices_that_the_others_are_deleted(tmp_path: Path) -> None:
     with open_filled(tmp_path / "store", 8) as store:
         reader = subprocess.Popen(
             [sys.executable, "-c", FOLLOWER, str(store.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -69,7 +69,7 @@ def test_a_follower_keeps_the_file_that_it_scans_and_learns_of_the_others(tmp_pa
 @covers("O4")
 def test_a_view_of_a_deleted_file_stays_valid_until_it_is_released(tmp_path: Path) -> None:
     with open_filled(tmp_path / "store", 4) as store:
-        file = store._side.log_files.file_at(0)
+        file = contents_of(store).log_files.file_at(0)
         assert file is not None
         view, copy = file.view(0, LOG_FILE), bytes(file.pages)
         del file
@@ -82,7 +82,7 @@ def test_a_view_of_a_deleted_file_stays_valid_until_it_is_released(tmp_path: Pat
 
 
 @covers("O4")
-def test_a_scan_goes_on_in_a_file_that_is_deleted_under_it_and_ends_with_an_error_behind_it(tmp_path: Path) -> None:
+def test_a_scan_finishes_a_file_that_is_deleted_under_it_and_raises_after_it(tmp_path: Path) -> None:
     with open_filled(tmp_path / "store", 4) as store:
         scan = store.scan(columns=["queue_offset"], batch_bytes=4096)
         numbers = next(scan)["queue_offset"].to_pylist()
@@ -100,8 +100,8 @@ def _deleted_maps(store: Path) -> int:
     return sum(f"{store}/commitlog/" in line and line.endswith("(deleted)") for line in maps)
 
 
-def test_a_follower_opens_and_reads_while_files_go(tmp_path: Path) -> None:
-    """Every message it gets has the number it asked for; what is gone is out of range; nothing else happens."""
+def test_a_follower_opens_and_reads_while_files_are_deleted(tmp_path: Path) -> None:
+    """Every message it gets has the requested queue offset; deleted ones are out of range; nothing else happens."""
     program = """
 import sys, time
 from mqlake import MessageStore, OffsetOutOfRange
@@ -168,7 +168,7 @@ with open_filled(Path(path), 0) as store:
 
 
 def _check(path: Path, answers: list[list[str]]) -> None:
-    """What was said is there: the log begins no earlier than told, has no gap, and numbers go on."""
+    """Require that reported deletions hold: the log starts no earlier, has no gap, and queue offsets continue."""
     told = {kind: max(int(number) for name, number in answers if name == kind) for kind in ("idle", "put", "first")}
     with open_small(path) as store:
         assert store.first_offset >= told["first"]
@@ -181,7 +181,7 @@ def _check(path: Path, answers: list[list[str]]) -> None:
 
 
 @covers("O4", "N6")
-def test_kill_in_the_middle_of_cleaning_leaves_a_whole_store(tmp_path: Path) -> None:
+def test_a_kill_during_cleaning_leaves_a_whole_store(tmp_path: Path) -> None:
     draw = random.Random(7)
     answers: list[list[str]] = []
     for _ in range(6):
@@ -200,8 +200,8 @@ def test_kill_in_the_middle_of_cleaning_leaves_a_whole_store(tmp_path: Path) -> 
 
 @covers("O4")
 @pytest.mark.parametrize("deletions", [1, 2, 6, 7])
-def test_a_power_cut_behind_any_deletion_leaves_a_log_without_a_gap(tmp_path: Path, deletions: int) -> None:
-    """Whatever arrived: what was deleted stays so, and a queue whose messages are gone knows its next number."""
+def test_a_power_cut_after_any_deletion_leaves_a_log_without_a_gap(tmp_path: Path, deletions: int) -> None:
+    """Whatever reached the disk, deleted files stay deleted, and an emptied queue keeps its next queue offset."""
     live, shadow, state = tmp_path / "live", tmp_path / "shadow", tmp_path / "state"
     live.mkdir()
     done = subprocess.run(

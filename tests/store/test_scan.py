@@ -1,4 +1,4 @@
-"""Scans: what RocketMQ wrote comes out as Arrow batches, damage is named or skipped."""
+"""Scans return what RocketMQ wrote as Arrow batches, and report or skip damage."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def stretch(data: bytes, log_start: int = 0) -> Stretch:
 
 
 def valid_batches(*stretches: Stretch, **options: Any) -> Iterator[Any]:
-    """The batches of a scan, each of them valid Arrow through and through."""
+    """Yield the batches of a scan, each fully validated as Arrow."""
     for batch in record_batches(stretches, **options):
         batch.validate(full=True)
         assert batch.schema == schema(options.get("columns"))
@@ -43,7 +43,7 @@ def valid_batches(*stretches: Stretch, **options: Any) -> Iterator[Any]:
 
 
 def scanned(*stretches: Stretch, **options: Any) -> list[dict[str, Any]]:
-    """All rows of a scan."""
+    """Return all rows of a scan."""
     batches = valid_batches(*stretches, **options)
     return [row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict")]
 
@@ -88,7 +88,7 @@ def as_dumped(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_scan_holds_every_record_that_rocketmq_finds_in_its_own_store(name: str, tmp_path: Path) -> None:
+def test_a_scan_returns_every_record_that_rocketmq_finds_in_its_own_store(name: str, tmp_path: Path) -> None:
     golden = GoldenStore(name, tmp_path)
     ends = golden.expected("end")
     if not ends:
@@ -107,7 +107,7 @@ def test_a_scan_holds_every_record_that_rocketmq_finds_in_its_own_store(name: st
 
 
 @pytest.mark.parametrize("name", ["v4-compressed", "v5-compressed"])
-def test_compressed_bodies_come_out_as_the_producer_gave_them(name: str, tmp_path: Path) -> None:
+def test_compressed_bodies_are_returned_as_the_producer_sent_them(name: str, tmp_path: Path) -> None:
     pytest.importorskip("lz4.frame")
     pytest.importorskip("zstandard")
     golden = GoldenStore(name, tmp_path)
@@ -145,7 +145,7 @@ def test_a_scan_that_skips_damage_yields_valid_batches_whatever_the_bytes(
     assert sum(moved) == len(log)
 
 
-def test_damage_raises_behind_the_batch_of_what_was_whole_before_it() -> None:
+def test_damage_raises_after_the_batch_of_whole_records_before_it() -> None:
     log = bytearray(stretch_of([Parts(b"t", b"%d" % i, b"") for i in range(4)], 65536))
     size = len(log) // 4
     log[2 * size + 88] ^= 1
@@ -163,7 +163,7 @@ def test_zeroes_before_the_end_of_a_stretch_are_damage() -> None:
         scanned(stretch(good + bytes(100)))
 
 
-def test_an_end_of_file_marker_ends_its_stretch_and_the_scan_goes_on_with_the_next() -> None:
+def test_an_end_of_file_marker_ends_its_stretch_and_the_scan_continues_with_the_next() -> None:
     first = stretch_of([Parts(b"t", b"one", b"")], 0) + blank_marker(40)
     second = stretch_of([Parts(b"t", b"two", b"")], len(first))
     assert bodies(scanned(stretch(first), stretch(second, len(first)))) == [b"one", b"two"]
@@ -180,20 +180,20 @@ def test_skipping_damage_loses_only_the_damaged_records(caplog: pytest.LogCaptur
     assert [record.getMessage().endswith(f"; {size} bytes skipped") for record in caplog.records] == [True] * 3
 
 
-def test_a_body_that_quotes_a_record_is_not_mistaken_for_one_when_it_is_damaged() -> None:
-    inner = Parts(b"t", b"inner", b"").record(88 + 4)  # as if it lay where the outer body puts it
+def test_a_record_quoted_in_a_damaged_body_is_not_taken_for_a_record() -> None:
+    inner = Parts(b"t", b"inner", b"").record(88 + 4)  # with the offset at which the outer body holds it
     log = bytearray(stretch_of([Parts(b"t", b"----" + inner, b""), Parts(b"t", b"next", b"")], 0))
     log[88] ^= 1
     assert bodies(scanned(stretch(bytes(log)), on_damage="skip")) == [b"next"]
 
 
-def test_only_the_topics_asked_for_are_scanned() -> None:
+def test_only_the_requested_topics_are_scanned() -> None:
     log = stretch_of([Parts(topic, topic, b"") for topic in (b"a", b"b", b"c", b"a")], 0)
     assert bodies(scanned(stretch(log), topics=["a", "c"])) == [b"a", b"c", b"a"]
     assert scanned(stretch(log), topics=[]) == []
 
 
-def test_columns_come_in_the_order_asked_for_and_unknown_ones_are_refused() -> None:
+def test_columns_have_the_requested_order_and_unknown_ones_are_refused() -> None:
     log = stretch_of([Parts(b"t", zlib.compress(b"body"), b"", sys_flag=1)], 0)
     (row,) = scanned(stretch(log), columns=["size", "body", "topic"])
     assert list(row) == ["size", "body", "topic"]
@@ -203,7 +203,7 @@ def test_columns_come_in_the_order_asked_for_and_unknown_ones_are_refused() -> N
         list(record_batches([], columns=["size", "size"]))
 
 
-def test_a_body_that_does_not_decompress_is_damage_and_skipping_leaves_out_its_row_alone() -> None:
+def test_a_body_that_does_not_decompress_is_damage_and_skipping_it_drops_only_its_row() -> None:
     parts = [
         Parts(b"t", body, b"", sys_flag=1) for body in (zlib.compress(b"one"), b"liar", b"liar", zlib.compress(b"two"))
     ]
@@ -215,7 +215,7 @@ def test_a_body_that_does_not_decompress_is_damage_and_skipping_leaves_out_its_r
     assert [row["size"] for row in rows] == [97, 103, 103, 97]
 
 
-def test_batches_are_cut_where_decompressed_bodies_grow_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_split_when_decompressed_bodies_grow_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan.Scan, "max_inflated", 2500)
     log = stretch_of([Parts(b"t", zlib.compress(bytes([i]) * 1000), b"", sys_flag=1) for i in range(5)], 0)
     batches = list(record_batches([stretch(log)], columns=["body"]))
@@ -226,11 +226,11 @@ def test_batches_are_cut_where_decompressed_bodies_grow_large(monkeypatch: pytes
 def test_a_batch_outlives_the_file_it_came_from() -> None:
     one = stretch(stretch_of([Parts(b"t", b"body", b"TAGS\x01x\x02")], 0))
     (batch,) = record_batches([one])
-    one.data.close()  # would raise BufferError while anything still looks into the map
+    one.data.close()  # raises BufferError if anything still references the map
     assert batch.to_pylist()[0]["body"] == b"body"
 
 
-def test_the_schema_names_the_columns_of_the_kernel_in_its_order() -> None:
+def test_the_schema_lists_the_kernels_columns_in_order() -> None:
     assert tuple(COLUMNS) == COLUMN_NAMES == tuple(schema().names)
     assert schema(["tags"]).field("tags").type == pa.string()
 

@@ -1,4 +1,4 @@
-"""Stores with one flipped bit, repaired: for real RocketMQ to start on."""
+"""Stores with one flipped bit, repaired, on which a real RocketMQ then starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mqlake.torture.flips import Flips
 
 
 def flip_and_repair(seed: int, folder: Path) -> Path:
-    """The path of a store in which one bit was flipped, and which `mqlake repair` mended in place."""
+    """Return the path of a store in which one bit was flipped and which `mqlake repair` repaired in place."""
     case = folder / "case"
     case.mkdir(parents=True)
     Flips(folder, seed, keep=True).run(seed, case)

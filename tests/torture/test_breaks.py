@@ -1,4 +1,4 @@
-"""The torture can fail: a store that is broken on purpose is convicted by the row that watches over that promise."""
+"""The torture can fail: the row that guards a promise catches a store that breaks it on purpose."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ CONVICTIONS = [
     ("shapes", 0, "refuses_rudely", "refused"),
 ]
 
-# The clock decides what a kill leaves to be cut, and whether the log or a queue has the Nth sync.
+# Timing decides what a kill leaves to be cut, and whether the Nth sync is one of the log or of a queue.
 TRIES = {"kill": 40, "syncs": 20}
 
 
 @pytest.mark.parametrize(("row", "case", "how", "column"), CONVICTIONS)
-def test_a_broken_store_is_convicted(
+def test_a_broken_store_is_caught(
     row: str, case: int, how: str, column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(BREAKS))
@@ -55,39 +55,39 @@ def torture(tmp_path: Path, *words: str, how: str = "") -> subprocess.CompletedP
     return subprocess.run(command, env=env, capture_output=True, text=True)
 
 
-def test_a_broken_promise_is_told_with_its_command_and_its_folder(tmp_path: Path) -> None:
+def test_a_broken_promise_is_reported_with_its_command_and_its_folder(tmp_path: Path) -> None:
     done = torture(tmp_path, "--only", "shapes", "--case", "0", how="refuses_rudely")
     assert done.returncode == 1
-    assert "refused without the way out: ValueError: unexpected (no queues, of the closed store)" in done.stdout
+    assert "refused without a remedy: ValueError: unexpected (no queues, of the closed store)" in done.stdout
     assert f"mqlake torture {tmp_path} --only shapes --case 0 --seed 7" in done.stdout
     kept = next(tmp_path.glob("mqlake-torture-7-*/shapes/case-0"))
     assert f"kept in {kept}" in done.stdout
     assert (kept / "before").is_dir()
 
 
-def test_a_worker_that_dies_counts_as_an_error_and_the_row_goes_on(tmp_path: Path) -> None:
+def test_a_worker_that_dies_counts_as_an_error_and_the_row_continues(tmp_path: Path) -> None:
     done = torture(tmp_path, "--only", "kill", "--minutes", "0.01", "--json", how="dies_in_the_judge")
-    told = json.loads(done.stdout)
-    assert done.returncode == 1 and told["errors"] > 1 and told["cases"] == told["errors"]
-    assert f"mqlake torture {tmp_path} --only kill --case" in told["failures"][0]["again"]
+    report = json.loads(done.stdout)
+    assert done.returncode == 1 and report["errors"] > 1 and report["cases"] == report["errors"]
+    assert f"mqlake torture {tmp_path} --only kill --case" in report["failures"][0]["again"]
 
 
-def test_a_row_that_is_not_allowed_here_is_passed_over_and_says_so(tmp_path: Path) -> None:
+def test_a_row_that_is_not_permitted_here_is_skipped_with_the_reason(tmp_path: Path) -> None:
     done = torture(tmp_path, "--only", "full", how="is_not_root")
     assert done.returncode == 0
     assert "full: not allowed here, skipped: mounting a small disk needs root" in done.stdout
 
 
-def test_nothing_is_left_where_every_promise_was_kept(tmp_path: Path) -> None:
+def test_nothing_is_left_if_every_promise_was_kept(tmp_path: Path) -> None:
     done = torture(tmp_path, "--only", "kill", "--minutes", "0.01", "--json")
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert done.returncode == 0, done.stdout
-    assert told["row"] == "kill" and told["faults"] >= 1 and told["acknowledged"] > 1 and told["seed"] == 7
+    assert report["row"] == "kill" and report["faults"] >= 1 and report["acknowledged"] > 1 and report["seed"] == 7
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("words", [["--only", "sharks"], ["--case", "1"], ["--only", "kill,power", "--case", "1"]])
-def test_a_wrong_command_line_is_told_as_such(tmp_path: Path, words: list[str]) -> None:
+def test_a_wrong_command_line_is_a_usage_error(tmp_path: Path, words: list[str]) -> None:
     done = torture(tmp_path, *words)
     assert done.returncode == 2
     assert os.listdir(tmp_path) == []

@@ -1,4 +1,4 @@
-"""The ledger is the witness: what it says must be exactly what happened."""
+"""The ledger is the witness: it must say exactly what happened."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def test_a_message_is_recognised_by_its_bytes_alone(tmp_path: Path) -> None:
         assert number_of(store.get(not_put)) is None
 
 
-def test_a_line_that_was_cut_off_says_nothing(tmp_path: Path) -> None:
+def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
     ledger = ledger_of(tmp_path, "P 1", "A 1 0 0 2 5", "A 2 1 300 2 ", end="")
     assert [ack.number for ack in ledger.acks] == [1]
 
 
-def test_close_promises_what_its_own_session_acknowledged(tmp_path: Path) -> None:
+def test_close_makes_durable_what_its_own_session_acknowledged(tmp_path: Path) -> None:
     sessions = ["S opening", "A 1 0 0 0 5", "S opening", "A 2 0 0 0 6", "S closing", "S closed"]
     assert [ack.durability for ack in ledger_of(tmp_path, *sessions).acks] == [Durability.MEMORY, Durability.DISK]
 
 
-def test_a_put_that_begins_after_a_failed_sync_of_the_log_must_not_be_promised(tmp_path: Path) -> None:
+def test_a_put_that_begins_after_a_failed_sync_of_the_log_must_not_be_acknowledged_as_durable(tmp_path: Path) -> None:
     in_flight = ["P 1", "9 fdatasync FAIL /s/commitlog/0", "A 1 0 0 2 5"]
     assert ledger_of(tmp_path, *in_flight).false_acks == []
     assert ledger_of(tmp_path, *in_flight, "P 2", "A 2 1 300 2 6").false_acks == [2]
@@ -42,7 +42,7 @@ def test_a_put_that_begins_after_a_failed_sync_of_the_log_must_not_be_promised(t
     assert ledger_of(tmp_path, "9 fsync FAIL /s/index/1", "P 2", "A 2 1 300 2 6").false_acks == []
 
 
-def test_from_memory_only_the_newest_may_be_lost(tmp_path: Path) -> None:
+def test_of_messages_in_memory_only_the_newest_may_be_lost(tmp_path: Path) -> None:
     ledger = ledger_of(tmp_path, "A 1 0 0 0 5", "A 2 1 300 0 6", "A 3 2 600 0 7")
     assert not lost_too_early(Served(places={1: (0, 0), 2: (1, 300)}), ledger)
     assert not lost_too_early(Served(), ledger)

@@ -1,4 +1,4 @@
-"""A slice of `mqlake torture`, in every test run: each row for a few seconds."""
+"""A sample of `mqlake torture` in every test run: each row for a few seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mqlake.torture.run import Torture
 from tests.helpers import covers
 
 SEED = 2097
-"""The first case of each row acknowledges something before its fault, for machines that come no further."""
+"""With this seed, the first case of each row acknowledges something before its fault, on slow machines too."""
 SECONDS = {
     "shapes": 8,
     "cuts": 10,
@@ -23,9 +23,9 @@ SECONDS = {
     "sink": 1,
     "pipeline": 1,
 }
-"""At least one case of each."""
+"""Enough for at least one case of each row."""
 LONG = {"sink": pytest.mark.long, "pipeline": pytest.mark.long}
-"""Each case of them starts five Spark drivers; `tests/spark/` has the short ones."""
+"""Each of their cases starts five Spark drivers; `tests/spark/` has the short ones."""
 
 
 @covers("N4", "N6")

@@ -1,4 +1,4 @@
-"""`mqlake archive`: bring what stores hold into a lake."""
+"""`mqlake archive`: append what is new in stores to a lake."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
-@click.option("--lake", required=True, type=click.Path(path_type=Path), help="The lake's folder; made if it is new.")
-@click.option("--no-index", is_flag=True, help="Leave the key index out: look-ups then read all messages.")
-@click.option("--add-store", is_flag=True, help="Take a store into a lake that has others.")
-@click.option("--accept-gap", is_flag=True, help="Go on where messages were deleted before they were archived.")
-@click.option("--split-size", default="256m", show_default=True, metavar="SIZE", help="Bytes of the log for one task.")
+@click.option(
+    "--lake", required=True, type=click.Path(path_type=Path), help="The folder of the lake; created if missing."
+)
+@click.option("--no-index", is_flag=True, help="Write no key index: look-ups by key then read all messages.")
+@click.option("--add-store", is_flag=True, help="Allow a new store in a lake that already has others.")
+@click.option("--accept-gap", is_flag=True, help="Continue if messages were deleted before they were archived.")
+@click.option("--split-size", default="256m", show_default=True, metavar="SIZE", help="Log bytes for each task.")
 @master_option
 @json_option
 def archive(
@@ -35,10 +37,10 @@ def archive(
     master: str,
     as_json: bool,
 ) -> None:
-    """Write what stores hold to Parquet files by topic and day, from where the lake ends on.
+    """Append what is new in stores to Parquet files by topic and day.
 
-    Each step is one commit: a run that is killed is gone on with by the next. Behind a commit the store's retention may
-    delete what is archived, and never more. Works while the store is written.
+    Each step is one commit, so the next run resumes a killed one. After a commit, the retention of the store may delete
+    what is archived and nothing more. Works while the store is written.
     """
     with spark_session(master) as spark, show.progress("archiving", None, bytes_done=True) as step:
         from mqlake.spark import archive as run

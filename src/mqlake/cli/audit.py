@@ -1,4 +1,4 @@
-"""`mqlake audit`: every broken promise of one store or many, on Spark, as tables or as a file of rows."""
+"""`mqlake audit`: check one store or many on Spark; print the findings as tables, or write them to a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mqlake.cli.check import EXIT_CODES, VerdictCommand, finding_json, print_rep
 from mqlake.cli.options import json_option, settings_of
 from mqlake.cli.output_file import whole_file
 from mqlake.cli.spark import master_option, spark_session
-from mqlake.store.findings import Severity
+from mqlake.inspect.findings import Severity
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,19 +27,21 @@ def rows_file(ctx: click.Context, parameter: click.Parameter, path: Path | None)
 
 @click.command(cls=VerdictCommand, epilog=EXIT_CODES)
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
-@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Settings by RocketMQ's names.")
+@click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False), help="Settings file with RocketMQ's property names."
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     callback=rows_file,
-    help="Also write the rows to a file, .parquet or .json.",
+    help="Also write the findings to this file, .parquet or .json.",
 )
 @master_option
 @json_option
 def audit(stores: tuple[str, ...], config: Path | None, out: Path | None, master: str, as_json: bool) -> None:
-    """Look at log, queues, index and small files of stores as `mqlake check` does, byte ranges at the same time.
+    """Check log, queues, index and small files of stores as `mqlake check` does, in parallel on Spark.
 
-    Nothing is written to a store. A pattern names every folder that it matches.
+    Writes nothing to a store. STORE may be a pattern that matches several folders.
     """
     settings = settings_of(config)
     with show.progress("auditing", None), spark_session(master) as spark:
@@ -63,7 +65,7 @@ def audit(stores: tuple[str, ...], config: Path | None, out: Path | None, master
 
 
 def write_rows(rows: pa.Table, out: Path) -> None:
-    """A file of findings, whole or not at all."""
+    """Write the findings to a file, completely or not at all."""
     with whole_file(out) as place:
         if out.suffix == ".parquet":
             import pyarrow.parquet as pq

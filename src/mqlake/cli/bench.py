@@ -1,4 +1,4 @@
-"""`mqlake bench`: what this machine gives. Two measurements, each in a module of its own."""
+"""`mqlake bench`: measure this machine. Two measurements, each in its own module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @click.group()
 def bench() -> None:
-    """Measure on your own disk, before you believe numbers of others."""
+    """Measure mqlake, or the disk itself, on your own disk."""
 
 
 def directory_option(command: Command) -> Command:
@@ -30,23 +30,27 @@ def directory_option(command: Command) -> Command:
         type=click.Path(path_type=Path, exists=True, file_okay=False),
         default=tempfile.gettempdir(),
         show_default=True,
-        help="A folder on the disk to measure; what is written there is removed.",
+        help="Folder on the disk to measure. Files written there are removed.",
     )(command)
 
 
 @bench.command("store")
 @directory_option
-@click.option("--seconds", type=click.FloatRange(min=0.05), default=3.0, show_default=True, help="For each operation.")
 @click.option(
-    "--body", "body_bytes", type=byte_count, metavar="SIZE", default="1024", show_default=True, help="Bytes of a body."
+    "--seconds", type=click.FloatRange(min=0.05), default=3.0, show_default=True, help="Time for each operation."
 )
-@click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True, help="Threads that put.")
-@click.option("--sync", is_flag=True, help="Puts return when the message is on the disk.")
+@click.option(
+    "--body", "body_bytes", type=byte_count, metavar="SIZE", default="1024", show_default=True, help="Size of a body."
+)
+@click.option(
+    "--threads", type=click.IntRange(1, 256), default=1, show_default=True, help="Number of threads that put."
+)
+@click.option("--sync", is_flag=True, help="Puts return when the message is on disk.")
 @json_option
 def bench_store(directory: Path, seconds: float, body_bytes: int, threads: int, sync: bool, as_json: bool) -> None:
-    """Measure put, put_many, read, find and seek_time of this store.
+    """Measure put, put_many, read, find and seek_time.
 
-    It writes as much as the disk takes: a gigabyte or two in the usual time.
+    Writes as much as the disk takes: one or two gigabytes in the default time.
     """
     from mqlake.cli.bench_store import StoreBench
 
@@ -56,9 +60,9 @@ def bench_store(directory: Path, seconds: float, body_bytes: int, threads: int, 
         for result in results:
             show.print_json(result.as_json())
         return
-    safety = "each on the disk before put returns" if sync else "flushed in the background"
+    safety = "each on disk before put returns" if sync else "flushed in the background"
     putting = "1 thread puts" if threads == 1 else f"{threads} threads put"
-    _print_machine(directory, f"bodies of {show.count(body_bytes)} bytes, {putting}, {safety}")
+    _print_machine(directory, f"bodies of {show.counted(body_bytes, 'byte')}, {putting}, {safety}")
     made = show.table("operation", "messages/s>", "MiB/s>", "calls/s>", "p50>", "p99>", "slowest>")
     for result in results:
         made.add_row(*result.as_row())
@@ -70,12 +74,14 @@ def bench_store(directory: Path, seconds: float, body_bytes: int, threads: int, 
 @click.option(
     "--size", "file_bytes", type=byte_count, metavar="SIZE", default="256m", show_default=True, help="Size of the file."
 )
-@click.option("--seconds", type=click.FloatRange(min=0.01), default=0.5, show_default=True, help="At most, each cell.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.01), default=0.5, show_default=True, help="Time limit for each cell."
+)
 @json_option
 def bench_disk(directory: Path, file_bytes: int, seconds: float, as_json: bool) -> None:
     """Compare a mapped file with write calls, for blocks of 64 bytes to 1 MiB.
 
-    Read it before you turn on the transient pool, which trades the one for the other.
+    Run it before you turn on the transient pool, which replaces mapped files with write calls.
     """
     from mqlake.cli.bench_disk import BLOCK_SIZES, COLUMNS, measure
 
@@ -98,7 +104,7 @@ def bench_disk(directory: Path, file_bytes: int, seconds: float, as_json: bool) 
 
 
 def _cells(rates: list[float]) -> list[str]:
-    """MiB/s; of each two neighbours the faster one stands out."""
+    """Format MiB/s; the faster of each pair is bold."""
     cells = []
     for at, rate in enumerate(rates):
         mebibytes = rate / (1 << 20)
@@ -108,11 +114,11 @@ def _cells(rates: list[float]) -> list[str]:
 
 
 def _block_name(block: int) -> str:
-    """Block sizes are powers of two: no fractions."""
+    """Format a block size. All are powers of two, so there are no fractions."""
     return show.size(block).replace(".0", "")
 
 
 def _print_machine(directory: Path, what: str) -> None:
-    """Without the machine, a number says little."""
+    """Print the machine: without it, a number says little."""
     machine = f"{platform.system()} {platform.release()}, {platform.machine()}, Python {platform.python_version()}"
     click.echo(f"mqlake {mqlake.__version__} ({KERNEL} kernel), {machine}\n{directory}: {what}\n")

@@ -1,8 +1,8 @@
-"""What `mqlake bench disk` measures: a mapped file against calls of the operating system, block by block.
+"""What `mqlake bench disk` measures: a mapped file against system calls, block by block.
 
-The file is new for every cell, its blocks are allocated before, and blocks are written one behind the other, as a log
-does. A synced write is one sync a block. Which side wins depends on the block, the disk and the system: that is why
-the transient pool is an option, and why this is a command.
+Every cell has a new file with allocated blocks, and writes block after block, as a log does. A synced write is one sync
+a block. Which side wins depends on the block size, the disk and the system: that is why the transient pool is an
+option, and why this is a command.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ COLUMNS = {
     "readMapped": "mmap read",
     "readCalls": "pread",
 }
-"""Names for programs and for people; neighbours are a pair."""
+"""Names in JSON and in tables. Two neighbours are a pair."""
 CHECK_EVERY = 64
-"""Calls between two looks at the clock, where calls are short."""
+"""Short calls between two reads of the clock."""
 
 Access = Callable[[int], object]
-"""Does one block, at an offset."""
+"""Reads or writes one block at an offset."""
 
 
 def measure(
     directory: Path, block: int, file_bytes: int, seconds: float, progress: Callable[[], None]
 ) -> dict[str, float]:
-    """Bytes a second of each column, for one size of blocks."""
+    """Bytes per second of each column, for one block size."""
     rates = {}
     for name in COLUMNS:
         reads, mapped, synced = name.startswith("read"), "Mapped" in name, name.endswith("Synced")
@@ -81,14 +81,14 @@ def _access(descriptor: int, pages: mmap.mmap, block: int, *, reads: bool, mappe
 
 
 def _fill(descriptor: int, file_bytes: int) -> None:
-    """Real bytes in the page cache: what was never written would be read from nowhere."""
+    """Write real bytes into the page cache: reading unwritten blocks would touch no data."""
     chunk = os.urandom(1 << 20)
     for offset in range(0, file_bytes, len(chunk)):
         os.pwrite(descriptor, chunk[: file_bytes - offset], offset)
 
 
 def _rate(access: Access, block: int, file_bytes: int, seconds: float, *, check_every: int) -> float:
-    """Go over the file once, or until the time is up."""
+    """Process the file once, or until the time is up."""
     done = 0
     began = time.perf_counter()
     for offset in range(0, file_bytes - block + 1, block):

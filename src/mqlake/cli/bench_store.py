@@ -18,16 +18,16 @@ QUEUE_COUNT = 4
 BATCH_BYTES = 256 * 1024
 READ_LIMIT = 32
 KEY_EVERY = 16
-"""Not every message has a key: a producer's choice that costs index entries."""
+"""One message in so many has a key: each key costs an index entry."""
 WARM_UP_S = 0.1
 
 Call = Callable[[], int]
-"""Does one thing and returns how many messages it was about."""
+"""Runs one operation; returns how many messages it handled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What one operation did in its time."""
+    """The result of one operation."""
 
     operation: str
     message_count: int
@@ -61,7 +61,7 @@ class Result:
 
 
 class StoreBench:
-    """Puts first, then reads what was put."""
+    """Puts messages first, then reads them."""
 
     def __init__(self, path: Path, seconds: float, body_bytes: int, threads: int, *, sync: bool) -> None:
         self._path = path
@@ -130,7 +130,7 @@ class StoreBench:
         ]
 
     def _measure(self, operation: str, call: Call, message_bytes: int, threads: int = 1) -> Result:
-        """Call it for as long as was asked for, from several threads, and note how long each call took."""
+        """Call the operation from several threads for the given time, and record the duration of each call."""
         _repeat(call, min(WARM_UP_S, self._seconds / 10))
         done: list[tuple[int, list[int]]] = []
         workers = [threading.Thread(target=lambda: done.append(_repeat(call, self._seconds))) for _ in range(threads)]

@@ -1,8 +1,9 @@
-"""`mqlake check`: every broken promise of a store, as a table or as JSON lines."""
+"""`mqlake check`: report every broken promise of a store, as a table or as JSON lines."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +12,24 @@ from rich.text import Text
 
 from mqlake.cli import show
 from mqlake.cli.options import json_option, settings_of, store_command
-from mqlake.store.check import CheckReport, Progress
-from mqlake.store.check import check as look
-from mqlake.store.findings import Finding, Severity
+from mqlake.inspect.check import CheckReport, Progress
+from mqlake.inspect.check import check as look
+from mqlake.inspect.findings import Finding, Severity
 
 EXIT_USAGE = 64
 EXIT_CODES = f"""\b
 Exit codes:
     0  all promises hold; notes are allowed
-    1  warnings: what is derived is wrong, or a file is; nothing is lost
+    1  warnings: a derived or small file is wrong; no data is lost
     2  errors: something in the log is lost or cannot be read
-    3  this is not a store, or it cannot be read
+    3  not a store, or it cannot be read
    {EXIT_USAGE}  the command line is wrong
 """
 STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
 
 class VerdictCommand(click.Command):
-    """A command whose exit code is a verdict: a wrong command line must not look like one."""
+    """A command whose exit code is a verdict. Usage errors have a code of their own, which is no verdict."""
 
     def make_context(self, *args: Any, **named: Any) -> click.Context:
         try:
@@ -42,9 +43,9 @@ class VerdictCommand(click.Command):
 @store_command
 @json_option
 def check(store: Path, config: Path | None, as_json: bool) -> None:
-    """Walk a store's log, queues, index, checkpoints and configuration, and show every broken promise.
+    """Check log, queues, index, checkpoints and configuration of a store, and report every broken promise.
 
-    Nothing is written. A store that another process writes is looked at up to what that process has dispatched.
+    Writes nothing. If another process writes the store, it is checked up to what that process has dispatched.
     """
     with show.progress("checking", None, bytes_done=True) as step:
         report = look(store, config=settings_of(config), progress=told(step))
@@ -63,6 +64,14 @@ def told(step: show.Step) -> Progress:
 
 def finding_json(finding: Finding) -> dict[str, Any]:
     return {"kind": "finding", **finding._asdict(), "severity": finding.severity.name.lower()}
+
+
+def verdict(counts: Mapping[Severity, int]) -> str:
+    """Return the verdict in words. Only an error means that messages are lost or cannot be read."""
+    found = [show.counted(counts[s], s.name.lower()) for s in reversed(Severity) if counts[s]]
+    if counts[Severity.ERROR]:
+        return ", ".join(found)
+    return ", ".join([*found, "no data lost" if counts[Severity.WARNING] else "all promises hold"])
 
 
 def verdict_json(report: CheckReport) -> dict[str, Any]:
@@ -90,11 +99,7 @@ def print_report(report: CheckReport) -> None:
         console.print()
     counts = {severity: sum(row.severity == severity for row in report.findings) for severity in Severity}
     size = show.size(report.end_offset - report.first_offset)
-    verdict = "all promises hold" if report.holds else "promises are broken"
     live = ", while it is written" if report.live else ""
-    console.print(
-        f"{verdict}: {counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings, "
-        f"{counts[Severity.NOTE]} notes in {size} of log{live} ({report.took_ms} ms)"
-    )
+    console.print(f"{verdict(counts)} in {size} of log{live} ({report.took_ms} ms)")
     for remedy in dict.fromkeys(row.remedy for row in report.findings if row.severity > Severity.NOTE):
         console.print(Text(f"  {remedy.replace('mqlake repair', f'mqlake repair {report.path}')}"))

@@ -1,4 +1,4 @@
-"""`mqlake compact`: small files of a lake become large ones."""
+"""`mqlake compact`: merge small files of a lake into large ones."""
 
 from __future__ import annotations
 
@@ -15,17 +15,22 @@ from mqlake.cli.spark import master_option, spark_session
 @click.command()
 @click.argument("lake", type=click.Path(path_type=Path))
 @click.option(
-    "--target", type=byte_count, default="128m", show_default=True, metavar="SIZE", help="How large files get."
+    "--target", type=byte_count, default="128m", show_default=True, metavar="SIZE", help="Size of the merged files."
 )
 @click.option(
-    "--grace", type=duration_ms, default="1h", show_default=True, metavar="TIME", help="How long old files stay."
+    "--grace",
+    type=duration_ms,
+    default="1h",
+    show_default=True,
+    metavar="TIME",
+    help="How long replaced files stay on disk.",
 )
 @master_option
 @json_option
 def compact(lake: Path, target: int, grace: int, master: str, as_json: bool) -> None:
-    """Merge the small files of each topic and day, and delete those that were replaced before.
+    """Merge the small files of each topic and day, and delete files that earlier runs replaced.
 
-    Readers of the old files go on: those stay on the disk for the grace time, and a later run deletes them.
+    Replaced files stay on disk for the grace time, so that their readers can finish; a later run deletes them.
     """
     with spark_session(master) as spark:
         from mqlake.spark import compact as run
@@ -34,6 +39,6 @@ def compact(lake: Path, target: int, grace: int, master: str, as_json: bool) -> 
     if as_json:
         show.print_json(asdict(done))
         return
-    before = f"{show.count(done.files_before)} files, {show.size(done.bytes_before)},"
+    before = f"{show.counted(done.files_before, 'file')}, {show.size(done.bytes_before)},"
     after = f"{show.count(done.files_after)}, {show.size(done.bytes_after)}"
     click.echo(f"{before} became {after}; {show.count(done.deleted)} old files deleted")

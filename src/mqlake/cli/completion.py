@@ -1,4 +1,4 @@
-"""`mqlake completion`: what to give to the shell so that it completes commands and options."""
+"""`mqlake completion`: the script with which a shell completes commands and options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of a shell.
+    """Print the completion script for a shell.
 
     \b
     bash:  mqlake completion bash >> ~/.bashrc
@@ -18,5 +18,5 @@ def completion(ctx: click.Context, shell: str) -> None:
     fish:  mqlake completion fish > ~/.config/fish/completions/mqlake.fish
     """
     found = get_completion_class(shell)
-    assert found is not None, "click knows these three shells"
+    assert found is not None, "click supports these three shells"
     click.echo(found(ctx.find_root().command, {}, "mqlake", "_MQLAKE_COMPLETE").source())

@@ -1,4 +1,4 @@
-"""`mqlake consume`: the messages that a group has not yet read; each is committed when it is printed."""
+"""`mqlake consume`: print the messages that a group has not read yet, and commit each."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from mqlake.cli.tail import message_line
 @click.argument("group")
 @click.argument("topic")
 @click.option("--tags", metavar="'A || B'", help="Only messages with one of these tags.")
-@click.option("--sql", metavar="EXPRESSION", help="Only messages whose properties make this true.")
-@click.option("--start", default="first", show_default=True, help="Where a new group begins: first, last, or a time.")
-@click.option("--progress", metavar="FILE", help="Keep progress here, or in 'memory', and not with the group.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("--sql", metavar="EXPRESSION", help="Only messages whose properties match this SQL92 expression.")
+@click.option("--start", default="first", show_default=True, help="Where a new group starts: first, last, or a time.")
+@click.option(
+    "--progress", metavar="FILE", help="Keep progress in this file, or in 'memory', instead of with the group."
+)
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="Stop after this many messages.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for more, until Ctrl-C.")
 @json_option
 def consume(
@@ -38,18 +40,18 @@ def consume(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Print the messages of TOPIC that GROUP has not yet read, and remember that it has.
+    """Print the messages of TOPIC that GROUP has not yet read, and save its progress.
 
-    A group's progress is kept by the process that writes the store, so nobody else may be writing it. While somebody
-    is, read with --progress FILE: progress of your own.
+    The process that writes the store keeps the progress of groups, so no other process may be writing. If one is, read
+    with --progress FILE, which keeps separate progress.
     """
     if tags is not None and sql is not None:
-        raise click.UsageError("--tags and --sql: one of them")
+        raise click.UsageError("give either --tags or --sql, not both")
     wanted = Sql(sql) if sql is not None else Tags(tags or "*")
     begin = start if start in ("first", "last") else datetime.fromtimestamp(moment(start) / 1000, UTC)
     with _open(store, config, alone=progress is not None) as opened:
         if topic not in opened.delivery.topics and topic not in opened.topics():
-            raise opened.delivery.topics.unknown(topic)  # nobody else can make it while this command runs
+            raise opened.delivery.topics.unknown(topic)  # no other process can create it while this command runs
         consumer = opened.consumer(
             group,
             topic,
@@ -75,6 +77,6 @@ def _open(store: Path, config: Path | None, *, alone: bool) -> MessageStore:
     except StoreLocked as error:
         raise NotPermitted(
             str(store),
-            f"process {error.pid} writes this store and alone shares groups; across processes that is a broker's work",
-            "stop it, or give --progress FILE to read with progress of your own",
+            f"process {error.pid} writes this store, and groups are shared within that process only",
+            "stop it, or use --progress FILE to keep separate progress",
         ) from None

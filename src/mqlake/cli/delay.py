@@ -1,4 +1,4 @@
-"""`mqlake delay`: messages that wait for their time."""
+"""`mqlake delay`: messages to be delivered later."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from rich.text import Text
 
 from mqlake.cli import show
 from mqlake.cli.options import json_option, open_existing, open_reader, store_command
+from mqlake.delivery.later.waiting import Waiting
 from mqlake.delivery.properties import REAL_QUEUE_ID, REAL_TOPIC
-from mqlake.delivery.waiting import Waiting
 
 
 @click.group()
 def delay() -> None:
-    """Messages that are to be delivered later, by delay level or at a moment."""
+    """Show or cancel messages that are to be delivered later."""
 
 
 @delay.command("list")
@@ -23,7 +23,7 @@ def delay() -> None:
 @click.option("--limit", type=click.IntRange(min=1), default=32, show_default=True, help="At most this many messages.")
 @json_option
 def list_(store: Path, config: Path | None, limit: int, as_json: bool) -> None:
-    """List the messages whose time has not come, those that come first at the top."""
+    """List the messages that are not due yet, the next one first."""
     with open_reader(store, config) as opened:
         found = opened.waiting(limit)
     if as_json:
@@ -55,7 +55,7 @@ def _row(waiting: Waiting) -> list[str | Text]:
 @store_command
 @click.argument("message")
 def cancel(store: Path, config: Path | None, message: str) -> None:
-    """Take back a message with a moment of its own: MESSAGE is its physical offset or its id, as `put` printed it."""
+    """Cancel a timed message. MESSAGE is its physical offset or its message id, as `put` printed it."""
     with open_existing(store, config) as opened:
         opened.cancel(int(message) if message.isdecimal() and len(message) < 20 else message)
     click.echo(f"cancelled {message}")

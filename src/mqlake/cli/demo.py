@@ -1,4 +1,4 @@
-"""`mqlake demo`: a first look. Writes, reads and finds messages, and says what became of them."""
+"""`mqlake demo`: a first look. Writes, reads and finds messages, and reports the result."""
 
 from __future__ import annotations
 
@@ -31,22 +31,24 @@ Put = Callable[[list[Message]], object]
 
 
 @click.command()
-@click.option("--messages", type=click.IntRange(min=10), default=100_000, show_default=True, help="How many to write.")
-@click.option("--dir", "directory", type=click.Path(path_type=Path), help="A new folder for the store, which stays.")
-@click.option("--keep", is_flag=True, help="Leave the store where it is.")
+@click.option(
+    "--messages", type=click.IntRange(min=10), default=100_000, show_default=True, help="How many messages to write."
+)
+@click.option("--dir", "directory", type=click.Path(path_type=Path), help="New folder for the store, which is kept.")
+@click.option("--keep", is_flag=True, help="Keep the store.")
 @click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
     default="report.html",
     show_default=True,
-    help="Where the page goes.",
+    help="File for the report page.",
 )
-@click.option("--no-report", is_flag=True, help="Leave Spark and the page out.")
+@click.option("--no-report", is_flag=True, help="Skip Spark and the report page.")
 def demo(messages: int, directory: Path | None, keep: bool, report: Path, no_report: bool) -> None:
-    """Write messages over several topics, read them back, find some by key and by time, and show how fast it went.
+    """Write messages over several topics, read them back, find some by key and by time, and show the speed.
 
-    The store is made in a temporary folder and removed at the end, unless --dir or --keep is given. Last, the pipeline
-    brings it into a lake on Spark, and a report page is left; where Spark or Java is missing, that is left out.
+    The store is in a temporary folder and is removed at the end, unless --dir or --keep is given. Last, the pipeline
+    brings it into a lake on Spark and writes a report page; this is skipped if Spark or Java is missing.
     """
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise click.BadParameter(f"{str(directory)!r} is not empty; expected a new folder", param_hint="--dir")
@@ -62,11 +64,11 @@ def demo(messages: int, directory: Path | None, keep: bool, report: Path, no_rep
             shutil.rmtree(path)
             shutil.rmtree(lake, ignore_errors=True)
     if keep:
-        click.echo(f"\nThe store stays. Look around:  mqlake topics {path}   mqlake tail {path} orders")
+        click.echo(f"\nThe store is kept. Look around:  mqlake topics {path}   mqlake tail {path} orders")
 
 
 def run_on_spark(store: Path, lake: Path, page: Path) -> None:
-    """The pipeline, and a page about what it did. Without Spark or Java, one line says what is left out."""
+    """Run the pipeline and write the report page. Without Spark or Java, print one line about what is skipped."""
     try:
         with spark_session("local[*]") as spark:
             import mqlake.spark
@@ -76,12 +78,12 @@ def run_on_spark(store: Path, lake: Path, page: Path) -> None:
     except (MissingExtra, MissingJava) as reason:
         click.echo(f"No pipeline and no report page: {reason}")
     else:
-        what = f"{show.count(archived.rows)} messages checked, archived, indexed and counted"
+        what = f"{show.counted(archived.rows, 'message')} checked, archived, indexed and counted"
         click.echo(f"The pipeline, on Spark: {what}.\nOpen {page.absolute()} in a browser.")
 
 
 class Demo:
-    """One run, and how long its steps took."""
+    """One run, and the duration of its steps."""
 
     def __init__(self, path: Path, message_count: int) -> None:
         self._path = path
@@ -97,7 +99,7 @@ class Demo:
         console = show.console()
         for shown in (
             topics,
-            usage_table(disk_usage(Layout(self._path)), "What is on the disk"),
+            usage_table(disk_usage(Layout(self._path)), "What is on disk"),
             self._timings_table(),
         ):
             console.print(shown)
@@ -110,19 +112,19 @@ class Demo:
         self._timings.append((what, times, unit, time.perf_counter() - began))
 
     def _write(self, store: MessageStore) -> None:
-        """Nine in ten in batches, the others one by one."""
+        """Put nine in ten messages in batches, the others one by one."""
         messages = demo_messages(self._count)
         alone = max(1, self._count // 10)
         with show.progress("writing", self._count) as step:
             self._put_all(itertools.islice(messages, self._count - alone), store.put_many, step)
             self._put_all(messages, lambda batch: [store.put(message) for message in batch], step)
-        with self._timed("flush: all of it on the disk", 1, "sync"):
+        with self._timed("flush: everything on disk", 1, "sync"):
             store.flush()
         with self._timed("last ones in queues and index", 1, "wait"):
             store.wait_dispatched()
 
     def _put_all(self, messages: Iterator[Message], put: Put, step: show.Step) -> None:
-        """Only the puts are timed: making the messages takes longer than storing them."""
+        """Time only the puts: creating the messages takes longer than storing them."""
         count, took = 0, 0.0
         while batch := list(itertools.islice(messages, BATCH)):
             began = time.perf_counter()
@@ -143,7 +145,7 @@ class Demo:
                     read += len(found)
                     step.advance(len(found))
         if read != self._count:
-            raise click.ClickException(f"{read} messages were read back; expected {self._count}")
+            raise click.ClickException(f"{show.counted(read, 'message')} were read back; expected {self._count}")
 
     def _look_up(self, store: MessageStore) -> None:
         numbers = range(0, self._count, max(1, self._count // LOOKUPS))
@@ -157,7 +159,7 @@ class Demo:
                 store.seek_time("orders", newest.store_timestamp - number % 1_000)
 
     def _timings_table(self) -> Table:
-        made = show.table("step", "count>", "", "took>", "a second>", title="How fast it went")
+        made = show.table("step", "count>", "", "took>", "per second>", title="How fast it went")
         for what, times, unit, took in self._timings:
             rate = show.count(round(times / took)) if times > 1 else ""
             made.add_row(what, show.count(times), unit, f"{took * 1000:,.1f} ms", rate)
@@ -165,7 +167,7 @@ class Demo:
 
 
 def _small_files(message_count: int) -> StoreConfig:
-    """Files of a size for a demo: RocketMQ's defaults would take gigabytes."""
+    """Use small files: RocketMQ's default files are a gigabyte long."""
     return StoreConfig(
         commit_log=CommitLogConfig(file_size_bytes=64 << 20),
         consume_queue=ConsumeQueueConfig(file_size_bytes=20 * 50_000),
@@ -178,7 +180,7 @@ def _topic(number: int) -> str:
 
 
 def demo_messages(message_count: int) -> Iterator[Message]:
-    """Messages with a tag, a key of their own, and a small JSON body."""
+    """Yield messages with a tag, a unique key, and a small JSON body."""
     tags = {topic: itertools.cycle(names) for topic, names in TOPICS.items()}
     for number in range(message_count):
         topic = _topic(number)

@@ -1,4 +1,4 @@
-"""`mqlake dlq`: dead letters, messages that a group could not process however often they came."""
+"""`mqlake dlq`: dead letters, the messages that a group failed to process in all tries."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import click
 from mqlake import MessageStore, StoredMessage
 from mqlake.cli import show
 from mqlake.cli.options import json_option, open_existing, open_reader, store_command
-from mqlake.delivery.retry import groups_with_dead_letters
-from mqlake.delivery.system_topics import dead_letter_topic
+from mqlake.delivery.later.retry import groups_with_dead_letters
+from mqlake.delivery.registry.system_topics import dead_letter_topic
 
 
 @click.group()
 def dlq() -> None:
-    """Dead letters: what a group could not process, however often it came."""
+    """List, show or resend dead letters: messages that a group failed to process in all tries."""
 
 
 @dlq.command("list")
@@ -43,7 +43,7 @@ def _count(store: MessageStore, group: str) -> int:
 @dlq.command("show")
 @store_command
 @click.argument("group")
-@click.option("--start", type=click.IntRange(min=0), default=0, show_default=True, help="The first offset.")
+@click.option("--start", type=click.IntRange(min=0), default=0, show_default=True, help="First queue offset.")
 @click.option("--limit", type=click.IntRange(min=1), default=32, show_default=True, help="At most this many messages.")
 @json_option
 def show_(store: Path, config: Path | None, group: str, start: int, limit: int, as_json: bool) -> None:
@@ -56,11 +56,11 @@ def show_(store: Path, config: Path | None, group: str, start: int, limit: int, 
 @store_command
 @click.argument("group")
 @click.argument("offsets", nargs=-1, type=click.IntRange(min=0), metavar="[OFFSET]...")
-@click.option("--all", "everything", is_flag=True, help="All of them.")
+@click.option("--all", "everything", is_flag=True, help="Resend all dead letters of the group.")
 def resend(store: Path, config: Path | None, group: str, offsets: tuple[int, ...], everything: bool) -> None:
-    """Have GROUP get dead letters again, as if they came for the first time; they stay listed."""
+    """Deliver dead letters to GROUP again, with all tries left. They stay in the list."""
     if bool(offsets) == everything:
-        raise click.UsageError("name the OFFSETs of dead letters, or --all of them")
+        raise click.UsageError("name the OFFSETs of dead letters, or give --all")
     with open_existing(store, config) as opened:
         chosen = _dead_letters(opened, group) if everything else _at(opened, group, offsets)
         count = 0
@@ -79,7 +79,7 @@ def _at(store: MessageStore, group: str, offsets: tuple[int, ...]) -> Iterator[S
 
 
 def _dead_letters(store: MessageStore, group: str, start: int = 0, limit: int = 1 << 62) -> Iterator[StoredMessage]:
-    """Dead letters from an offset on. RocketMQ keeps them in one queue."""
+    """Yield dead letters, starting at a queue offset. RocketMQ keeps them in one queue."""
     topic = dead_letter_topic(group)
     first = store.queues(topic)[0].first_offset
     start = max(start, first)

@@ -1,4 +1,4 @@
-"""`mqlake dump`: all of a store as JSON lines, in the form that the golden stores' dumps have."""
+"""`mqlake dump`: write a whole store as JSON lines, in the format of the golden dumps."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from mqlake.config import read_properties
 
 @click.command()
 @store_command
-@click.option("--keys", is_flag=True, help="What the index answers for every key, too.")
-@click.option("--tags", is_flag=True, help="What it answers for every tag, too.")
-@click.option("--walk", is_flag=True, help="Every record of the log in its order, too.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="A file, in the place of standard output.")
+@click.option("--keys", is_flag=True, help="Also write what the index finds for every key.")
+@click.option("--tags", is_flag=True, help="Also write what it finds for every tag.")
+@click.option("--walk", is_flag=True, help="Also write every record in the order of the log.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file instead of standard output."
+)
 def dump(store: Path, config: Path | None, keys: bool, tags: bool, walk: bool, out: Path | None) -> None:
-    """Write everything in a store as JSON lines, one object each, by `kind`: store, message, and as asked.
+    """Write everything in a store as JSON lines: one object a line, with its `kind` (store, message, …).
 
     Load the messages into another store with `mqlake load`.
     """
@@ -48,4 +50,4 @@ def _write(store: MessageStore, lines: Iterator[dict[str, Any]], out: Path) -> N
                 if line["kind"] == "message":
                     message_count += 1
                     step.advance()
-    click.echo(f"{show.count(message_count)} messages in {show.count(line_count)} lines: {out}", err=True)
+    click.echo(f"{show.counted(message_count, 'message')} in {show.counted(line_count, 'line')}: {out}", err=True)

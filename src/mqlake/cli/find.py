@@ -1,4 +1,4 @@
-"""`mqlake find`: messages by key or tag."""
+"""`mqlake find`: find messages by key or tag."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from mqlake.store.read import END_OF_TIME
 @store_command
 @click.argument("topic")
 @click.argument("key")
-@click.option("--tag", is_flag=True, help="KEY is a tag.")
+@click.option("--tag", is_flag=True, help="Treat KEY as a tag.")
 @click.option(
     "--since",
     type=moment,
     metavar="TIME",
     default="0",
-    help="Stored at or after: 2026-03-01T12:00, ms since 1970, or 10m.",
+    help="Stored at or after this time: 2026-03-01T12:00, ms since 1970, or 10m (ago).",
 )
-@click.option("--until", type=moment, metavar="TIME", default=str(END_OF_TIME), help="Stored at or before.")
-@click.option("--limit", type=click.IntRange(min=1), default=64, show_default=True, help="At most so many, the newest.")
+@click.option("--until", type=moment, metavar="TIME", default=str(END_OF_TIME), help="Stored at or before this time.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=64, show_default=True, help="At most this many, the newest."
+)
 @json_option
 @click.pass_context
 def find(
@@ -40,7 +42,7 @@ def find(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Find the messages of TOPIC that carry KEY (a key, or the unique id of a client). Ends with 1 where none does."""
+    """Find the messages of TOPIC with KEY (a key, or a client's unique id). Exit code 1 if there is none."""
     with open_reader(store, config) as opened:
         found = opened.find(topic, key, limit=limit, begin_ms=since, end_ms=until, tag=tag)
         if not found:

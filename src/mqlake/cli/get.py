@@ -1,4 +1,4 @@
-"""`mqlake get`: one message, by its place or its id."""
+"""`mqlake get`: show one message, by physical offset or message id."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MESSAGE_ID = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 @click.command()
 @store_command
 @click.argument("at", metavar="OFFSET|MESSAGE_ID")
-@click.option("--raw", is_flag=True, help="Write the body's bytes, and nothing else, to standard output.")
+@click.option("--raw", is_flag=True, help="Write only the body to standard output, as bytes.")
 @json_option
 @click.pass_context
 def get(ctx: click.Context, store: Path, config: Path | None, at: str, raw: bool, as_json: bool) -> None:
-    """Show the message at a physical offset, or with a message id. Ends with 1 where there is none."""
+    """Show the message at a physical offset, or with a message id. Exit code 1 if there is none."""
     place = _place(at)
     with open_reader(store, config) as opened:
         try:
@@ -40,7 +40,7 @@ def get(ctx: click.Context, store: Path, config: Path | None, at: str, raw: bool
 
 
 def _place(text: str) -> int | str:
-    if _MESSAGE_ID.fullmatch(text):  # first: an id may well have no letters in it
+    if _MESSAGE_ID.fullmatch(text):  # first: an id may have digits only
         return text
     if text.isdecimal():
         return int(text)
@@ -51,11 +51,13 @@ def _place(text: str) -> int | str:
 
 
 def _inflated(message: StoredMessage) -> bytes:
-    """The body as its producer gave it; half of one would be worse than an error."""
+    """Return the body as its producer sent it; raise rather than return a part of it."""
     try:
         return message.body
     except ValueError as error:
-        raise InvalidMessage(f"body at {message.physical_offset}", str(error), "a body that can be inflated") from None
+        raise InvalidMessage(
+            f"body at {message.physical_offset}", str(error), "a body that can be decompressed"
+        ) from None
 
 
 def _facts(message: StoredMessage) -> list[tuple[str, str]]:
@@ -65,11 +67,15 @@ def _facts(message: StoredMessage) -> list[tuple[str, str]]:
         ("queue", str(message.queue_id)),
         ("queue offset", str(message.queue_offset)),
         ("physical offset", str(message.physical_offset)),
-        ("record", f"{show.count(message.size)} bytes"),
+        ("record", f"{show.counted(message.size, 'byte')}"),
         ("stored", f"{show.moment(message.store_timestamp)} by {message.store_host}"),
         ("born", f"{show.moment(message.born_timestamp)} at {message.born_host}"),
-        ("flags", f"flag {message.flag}, system {message.sys_flag:#x}, consumed again {message.reconsume_times} times"),
+        (
+            "flags",
+            f"flag {message.flag}, system {message.sys_flag:#x}, "
+            f"consumed again {show.counted(message.reconsume_times, 'time')}",
+        ),
     ]
     rows += [(f"property {show.printable(name)}", show.printable(value)) for name, value in message.properties.items()]
     data = show.plain_body(message)
-    return [*rows, (f"body, {show.count(len(data))} bytes", show.body(data))]
+    return [*rows, (f"body, {show.counted(len(data), 'byte')}", show.body(data))]

@@ -1,4 +1,4 @@
-"""`mqlake group`: consumer groups that are set up."""
+"""`mqlake group`: create, change, delete or list consumer groups."""
 
 from __future__ import annotations
 
@@ -16,12 +16,20 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def _settings(command: Command) -> Command:
     for option in (
-        click.option("--ordered/--unordered", default=None, help="One message of a queue at a time."),
+        click.option("--ordered/--unordered", default=None, help="Deliver one message of a queue at a time."),
         click.option(
-            "--max-retries", "max_retry_count", type=click.IntRange(min=-1), help="Before it is a dead letter."
+            "--max-retries",
+            "max_retry_count",
+            type=click.IntRange(min=-1),
+            help="Retries before a message becomes a dead letter.",
         ),
-        click.option("--enabled/--disabled", default=None, help="May it consume at all."),
-        click.option("--broadcast/--no-broadcast", "broadcast_enabled", default=None, help="Progress of their own."),
+        click.option("--enabled/--disabled", default=None, help="Whether the group may consume."),
+        click.option(
+            "--broadcast/--no-broadcast",
+            "broadcast_enabled",
+            default=None,
+            help="Whether consumers may keep separate progress.",
+        ),
     ):
         command = option(command)
     return command
@@ -29,7 +37,7 @@ def _settings(command: Command) -> Command:
 
 @click.group()
 def group() -> None:
-    """Consumer groups: how each wants to be served."""
+    """Create, change, delete or list consumer groups."""
 
 
 @group.command()
@@ -37,10 +45,10 @@ def group() -> None:
 @click.argument("name")
 @_settings
 def create(store: Path, config: Path | None, name: str, **settings: Any) -> None:
-    """Set group NAME up; the store is made if there is none."""
+    """Create group NAME, and the store if there is none."""
     with open_writer(store, config) as opened:
         opened.create_group(name, **_given(settings))
-    click.echo(f"group {name}: set up")
+    click.echo(f"group {name}: created")
 
 
 @group.command()
@@ -48,7 +56,7 @@ def create(store: Path, config: Path | None, name: str, **settings: Any) -> None
 @click.argument("name")
 @_settings
 def update(store: Path, config: Path | None, name: str, **settings: Any) -> None:
-    """Change settings of group NAME."""
+    """Change the settings of group NAME."""
     with open_existing(store, config) as opened:
         opened.update_group(name, **_given(settings))
     click.echo(f"group {name}: changed")
@@ -57,9 +65,9 @@ def update(store: Path, config: Path | None, name: str, **settings: Any) -> None
 @group.command()
 @store_command
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete(store: Path, config: Path | None, name: str, yes: bool) -> None:
-    """Delete group NAME and its progress on every topic."""
+    """Delete group NAME and its progress on all topics."""
     if not yes:
         click.confirm(f"Delete group {name} of {store} and its progress?", abort=True, err=True)
     with open_existing(store, config) as opened:
@@ -71,7 +79,7 @@ def delete(store: Path, config: Path | None, name: str, yes: bool) -> None:
 @store_command
 @json_option
 def list_groups(store: Path, config: Path | None, as_json: bool) -> None:
-    """List the groups that are set up; `mqlake groups` lists what they read."""
+    """List the groups and their settings. `mqlake groups` lists what they read."""
     with open_reader(store, config) as opened:
         found = list(opened.delivery.groups)
     table = show.table("group", "enabled", "ordered", "broadcast", "retries>")

@@ -1,4 +1,4 @@
-"""`mqlake groups`: the consumer groups, what each reads, and how far behind it is."""
+"""`mqlake groups`: list consumer groups, their topics and their lag."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def groups(store: Path, config: Path | None, as_json: bool) -> None:
 
 
 def _rows(store: MessageStore, group: str) -> list[tuple[str, str | None, int, int]]:
-    """One row a topic; one without a topic for a group that has read nothing."""
+    """Return one row a topic, or one without a topic if the group has read nothing."""
     lags = store.lag(group)
     topics = sorted({each.topic for each in lags})
     found: list[tuple[str, str | None, int, int]] = []

@@ -1,7 +1,11 @@
-"""`mqlake info`: what a store is made of, and how it is."""
+"""`mqlake info`: show the files, ends and state of a store."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,12 +18,14 @@ from mqlake.cli import show
 from mqlake.cli.options import json_option, open_reader, store_command
 from mqlake.files.layout import Layout
 from mqlake.files.lock import writer_of
+from mqlake.runtime.workers import WorkerHealth
+from mqlake.store.index_numbers import index_files
 from mqlake.store.recovery import Recovery
 from mqlake.store.retention import GateState, RetentionStats
 
 
 class Usage(NamedTuple):
-    """The files of one part of a store; on disk a file takes no more than what was written of it."""
+    """The files of one part of a store. `on disk` counts the blocks in use, not the nominal length."""
 
     part: str
     file_count: int
@@ -31,7 +37,7 @@ class Usage(NamedTuple):
 @store_command
 @json_option
 def info(store: Path, config: Path | None, as_json: bool) -> None:
-    """Show a store's files and their sizes, where it begins and ends, how it was stopped, and who writes it."""
+    """Show a store's files, sizes and offsets, how it was stopped, which process writes it, and its workers."""
     layout = Layout(store)
     with open_reader(store, config) as opened:
         stats = opened.stats()
@@ -45,10 +51,13 @@ def info(store: Path, config: Path | None, as_json: bool) -> None:
         console.print(usage_table(usage, title=str(store)))
         console.print()
         console.print(show.facts(_facts(opened, stats, state, message_count)))
+        if stats.workers:
+            console.print()
+            console.print(workers_table(stats.workers))
 
 
 def disk_usage(layout: Layout) -> list[Usage]:
-    """Files and bytes of each part of a store that there is."""
+    """Return files and bytes of each part that the store has."""
     found = []
     for path in (
         layout.commit_log,
@@ -58,11 +67,21 @@ def disk_usage(layout: Layout) -> list[Usage]:
         layout.config,
         layout.own,
     ):
-        states = [file.stat() for file in path.rglob("*") if file.is_file()]
+        states = list(_files_under(path))
         if states:
             size, blocks = sum(state.st_size for state in states), sum(state.st_blocks for state in states)
             found.append(Usage(path.name, len(states), size, blocks * 512))
     return found
+
+
+def _files_under(folder: Path) -> Iterator[os.stat_result]:
+    """Yield the state of every regular file. One that is deleted meanwhile is left out."""
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                state = os.stat(f"{path}/{name}")  # noqa: PTH116  # of many thousand files; a Path costs more
+                if stat.S_ISREG(state.st_mode):
+                    yield state
 
 
 def usage_table(usage: list[Usage], title: str) -> Table:
@@ -75,8 +94,18 @@ def usage_table(usage: list[Usage], title: str) -> Table:
     return table
 
 
+def workers_table(workers: Sequence[WorkerHealth]) -> Table:
+    """The background threads of the process that writes the store."""
+    table = show.table("worker", "state", "since", "behind>", "last error*")
+    for worker in workers:
+        behind = "" if worker.behind_bytes is None else show.size(worker.behind_bytes)
+        error = show.printable(worker.error or "")
+        table.add_row(worker.name, str(worker.state), show.moment(worker.since_ms), behind, error)
+    return table
+
+
 class State(NamedTuple):
-    """Who writes the store, and what `abort` says of the last stop."""
+    """Which process writes the store, and whether the last stop was clean (`abort`)."""
 
     writer_pid: int
     abort: bool
@@ -86,7 +115,7 @@ class State(NamedTuple):
         if self.writer_pid:
             return f"open: process {self.writer_pid} writes it"
         if self.abort:
-            return "stopped uncleanly (abort is there): the next writer recovers what came after the last checkpoint"
+            return "stopped uncleanly (abort exists): the next writer recovers what came after the last checkpoint"
         return "stopped cleanly"
 
 
@@ -99,13 +128,13 @@ def _facts(store: MessageStore, stats: StoreStats, state: State, message_count: 
     log_bytes = stats.committed_end - stats.first_offset
     return [
         ("state", state.meaning),
-        ("messages", f"{show.count(message_count)} in the queues of {show.count(stats.topic_count)} topics"),
+        ("messages", f"{show.count(message_count)} in the queues of {show.counted(stats.topic_count, 'topic')}"),
         ("log", f"{show.size(log_bytes)}, from {stats.first_offset} to {stats.committed_end}"),
         ("durable to", f"{stats.durable_end} ({show.size(max(0, stats.committed_end - stats.durable_end))} to go)"),
         ("dispatched to", f"{stats.dispatched_end} ({show.size(stats.dispatch_lag_bytes)} to go)"),
         ("log files", f"{stats.log_file_count} of {show.size(stats.file_size_bytes)}"),
-        ("queue files", f"{show.count((config.consume_queue.file_size_bytes or 0) // 20)} entries each"),
-        ("index files", f"{stats.index_file_count}, {_index_numbers(store)}"),
+        ("queue files", f"{show.counted((config.consume_queue.file_size_bytes or 0) // 20, 'entry')} each"),
+        ("index files", f"{stats.index_file_count}, {_index_numbers(store, stats)}"),
         ("deleted", _deleted(stats.retention)),
         *(("gate", f"{name}: {_gate(gate)}") for name, gate in stats.retention.gates.items()),
         ("disk", f"{stats.retention.disk_used_percent} % full; {_next_run(stats.retention.next_run_ms)}"),
@@ -117,16 +146,16 @@ def _facts(store: MessageStore, stats: StoreStats, state: State, message_count: 
 
 
 def _deleted(retention: RetentionStats) -> str:
-    return f"{show.count(retention.deleted_file_count)} log files, {show.size(retention.deleted_bytes)}"
+    return f"{show.counted(retention.deleted_file_count, 'log file')}, {show.size(retention.deleted_bytes)}"
 
 
 def _gate(gate: GateState) -> str:
     lost = f"; lost {show.size(gate.lost_bytes)} to deletion" if gate.lost_bytes else ""
-    return f"needs the log from {gate.offset} on and holds {show.size(gate.held_bytes)} of old files{lost}"
+    return f"needs the log from {gate.offset} and holds {show.size(gate.held_bytes)} of old files{lost}"
 
 
 def _next_run(when_ms: int) -> str:
-    return f"old files are looked for at {show.moment(when_ms)}" if when_ms else "nobody deletes old files now"
+    return f"next retention run at {show.moment(when_ms)}" if when_ms else "no process deletes old files now"
 
 
 def _damage(stats: StoreStats) -> str:
@@ -134,29 +163,31 @@ def _damage(stats: StoreStats) -> str:
         return "none found"
     size = sum(end - start for start, end in stats.damage)
     first = ", ".join(f"[{start}, {end})" for start, end in stats.damage[:3])
-    return f"{show.count(len(stats.damage))} places in the log, {show.size(size)}: {first}"
+    return f"{show.counted(len(stats.damage), 'place')} in the log, {show.size(size)}: {first}"
 
 
 def _recovery(found: Recovery | None) -> str:
-    """What the last writer's opening did, in a line."""
+    """Return one line about the recovery of the last writer."""
     if found is None:
         return "unknown"
-    walked = f"walked {show.count(found.walked_count)} records from {found.trusted} to {found.end}"
+    walked = f"walked {show.counted(found.walked_count, 'record')} from {found.trusted} to {found.end}"
     did = [
         f"dispatched {show.count(found.dispatched_count)}" if found.dispatched_count else "",
         f"cut {show.size(found.cut_bytes)}" if found.cut_bytes else "",
-        f"cut {show.count(found.cut_queue_count)} queues" if found.cut_queue_count else "",
-        "built the index anew" if found.index_rebuilt else "",
-        f"found {show.count(len(found.scars))} scars" if found.scars else "",
+        f"cut {show.counted(found.cut_queue_count, 'queue')}" if found.cut_queue_count else "",
+        "rebuilt the index" if found.index_rebuilt else "",
+        f"found {show.counted(len(found.scars), 'scar')}" if found.scars else "",
     ]
     return f"{found.reason}: {', '.join([walked, *filter(None, did)])}, in {show.count(found.took_ms)} ms"
 
 
-def _index_numbers(store: MessageStore) -> str:
+def _index_numbers(store: MessageStore, stats: StoreStats) -> str:
     index = store.config.index
     if not index.enabled:
         return "not used (messageIndexEnable=false)"
-    return f"{show.count(index.slot_count or 0)} slots and {show.count(index.entry_count or 0)} entries each"
+    if not stats.index_file_count and index_files(Layout(store.path)):
+        return "slot and entry counts unknown: give them with --config broker.conf"
+    return f"{show.counted(index.slot_count or 0, 'slot')} and {show.counted(index.entry_count or 0, 'entry')} each"
 
 
 def _as_json(
@@ -188,6 +219,17 @@ def _as_json(
             for name, gate in stats.retention.gates.items()
         },
         "failure": stats.failure,
+        "workers": [
+            {
+                "name": worker.name,
+                "state": str(worker.state),
+                "since": worker.since_ms,
+                "error": worker.error,
+                "errorCount": worker.error_count,
+                "behindBytes": worker.behind_bytes,
+            }
+            for worker in stats.workers
+        ],
         "damage": [list(place) for place in stats.damage],
         "recovery": asdict(stats.recovery) if stats.recovery is not None else None,
         "kernel": stats.kernel,

@@ -1,4 +1,4 @@
-"""`mqlake lag`: how far a group is in each queue."""
+"""`mqlake lag`: show progress and lag of a group in each queue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from mqlake.cli import show
 from mqlake.cli.options import json_option, open_reader, store_command
-from mqlake.delivery.assignment import QueueLag
+from mqlake.delivery.consume.assignment import QueueLag
 
 
 @click.command()
@@ -18,7 +18,7 @@ from mqlake.delivery.assignment import QueueLag
 @click.argument("topic", required=False)
 @json_option
 def lag(store: Path, config: Path | None, group: str, topic: str | None, as_json: bool) -> None:
-    """Show, for each queue that GROUP reads, its progress, the queue's range, and how many messages are left."""
+    """Show the progress of GROUP in each queue, the range of the queue, and how many messages are left."""
     with open_reader(store, config) as opened:
         print_lags(opened.lag(group, topic), as_json=as_json)
 

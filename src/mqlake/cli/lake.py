@@ -1,4 +1,4 @@
-"""`mqlake lake`: look at a lake, check it, find a message in it, give a store's gate back."""
+"""`mqlake lake`: show or check a lake, find a message in it, release the gate of a store."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ lake_argument = click.argument("lake", type=click.Path(path_type=Path))
 
 @click.group()
 def lake() -> None:
-    """The archive that `mqlake archive` makes: what is in it, and whether it holds."""
+    """Show, check and search the archive that `mqlake archive` writes."""
 
 
 @lake.command()
 @lake_argument
 @json_option
 def info(lake: Path, as_json: bool) -> None:
-    """Show which bytes of which stores a lake has, its files, and the gaps."""
+    """Show which byte ranges of which stores a lake holds, its files, and the gaps."""
     from mqlake.lake import Lake
 
     opened = Lake.open(lake)
@@ -70,9 +70,9 @@ def store_json(snapshot: LakeSnapshot, name: str) -> dict[str, Any]:
 @lake_argument
 @json_option
 def check(lake: Path, as_json: bool) -> None:
-    """Prove that the lake has every byte it claims: files as committed, rows and gaps without a hole or an overlap.
+    """Check that the lake holds every byte it claims: files as committed, rows and gaps without a hole or overlap.
 
-    Exit code 1 where it has not.
+    Exit code 1 if it does not.
     """
     from mqlake.lake import Lake
     from mqlake.lake.verify import verify
@@ -95,7 +95,7 @@ def check(lake: Path, as_json: bool) -> None:
 @click.argument("topic")
 @click.argument("key")
 def find(lake: Path, topic: str, key: str) -> None:
-    """Show the archived messages of a topic with a key or a client id, as JSON lines."""
+    """Print the archived messages of a topic with a key or a client id, as JSON lines."""
     from mqlake.lake import Lake
     from mqlake.lake.find import find as look
 
@@ -109,11 +109,11 @@ def find(lake: Path, topic: str, key: str) -> None:
 
 @lake.command()
 @click.argument("store", type=click.Path(path_type=Path, exists=True))
-@click.option("--lake", "of_lake", type=click.Path(path_type=Path), help="For this lake only; default: for all.")
+@click.option("--lake", "of_lake", type=click.Path(path_type=Path), help="Only for this lake. Default: for all lakes.")
 def release(store: Path, of_lake: Path | None) -> None:
-    """Keep nothing of a store for a lake any longer: its retention may then delete what is not archived."""
+    """Release a store from a lake. Its retention may then delete messages that are not archived."""
     from mqlake.lake import Lake
     from mqlake.lake.gate import release as let_go
 
     names = let_go(store, Lake.open(of_lake).identity if of_lake is not None else None)
-    click.echo(f"released: {', '.join(names)}" if names else "no lake holds anything of this store")
+    click.echo(f"released: {', '.join(names)}" if names else "no lake holds a gate of this store")

@@ -1,4 +1,4 @@
-"""`mqlake load`: messages from JSON lines, written by hand, by a program, or by `mqlake dump`."""
+"""`mqlake load`: append messages from JSON lines, written by hand, by a program, or by `mqlake dump`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRANSACTION = 0xC
 ALONE = frozenset(
     {"INNER_MULTI_DISPATCH", "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DEL_UNIQKEY"}
 )
-"""A message with one of these, or part of a transaction, is not taken in a batch: it is stored as it is."""
+"""A message with one of these, or one of a transaction, is not put in a batch but with `put_as_is`."""
 
 
 class Loaded(NamedTuple):
@@ -32,20 +32,22 @@ class Loaded(NamedTuple):
 
 @click.command()
 @store_command
-@click.option("--from", "source", required=True, metavar="FILE.jsonl", help="The lines; '-' for standard input.")
+@click.option(
+    "--from", "source", required=True, metavar="FILE.jsonl", help="File with the lines; '-' for standard input."
+)
 @json_option
 def load(store: Path, config: Path | None, source: str, as_json: bool) -> None:
-    """Append the messages of JSON lines: one object a line.
+    """Append messages from JSON lines, one object a line.
 
     \b
-    topic                          the only field that must be there
-    body or text                   base64, or text as it is
-    tags, keys                     a text; keys also as a list
+    topic                          required; all other fields are optional
+    body or text                   body in base64, or text as a plain string
+    tags, keys                     a string; keys may be a list
     queueId, properties, flag, sysFlag, bornTimestamp, bornHost
 
-    A dump's `message` lines are taken as they are, its other lines passed over, and so is what waits for delivery: a
-    message for later is in a dump twice once it was delivered, and loading both would deliver it twice. A line that
-    cannot be taken stops the load, with its number; the lines before it have been stored then.
+    Of a dump, `message` lines are loaded and other lines skipped. Messages that wait for later delivery are skipped
+    too: after delivery a dump holds them twice, and loading both would deliver them twice. An invalid line stops the
+    load and is named by its line number; the lines before it are stored.
     """
     name = "standard input" if source == "-" else source
     with click.open_file(source, "rb") as file:
@@ -57,12 +59,13 @@ def load(store: Path, config: Path | None, source: str, as_json: bool) -> None:
         show.print_json({"messageCount": loaded.message_count, "skippedCount": loaded.skipped_count})
     else:
         click.echo(
-            f"{show.count(loaded.message_count)} messages stored, {show.count(loaded.skipped_count)} lines skipped"
+            f"{show.counted(loaded.message_count, 'message')} stored, "
+            f"{show.counted(loaded.skipped_count, 'line')} skipped"
         )
 
 
 class Loader:
-    """Puts lines in batches, and finds the one to blame when a batch is refused."""
+    """Puts lines in batches, and finds the invalid line if a batch is refused."""
 
     def __init__(self, store: MessageStore, name: str) -> None:
         self._store = store
@@ -91,7 +94,7 @@ class Loader:
         return f"{self._name}, line {number}"
 
     def _message(self, number: int, line: bytes) -> Message | None:
-        """The message of a line; None for an empty one, for what waited, and lines of a dump that are no messages."""
+        """Return the message of a line; None for an empty line, a waiting message, or a dump line of another kind."""
         if not line.strip():
             return None
         try:
@@ -118,13 +121,13 @@ class Loader:
             try:
                 self._store.put_many([message for _, message in batch])
             except InvalidMessage:
-                pass  # none of it is stored: one by one below, to name the line
+                pass  # nothing of the batch is stored: put one by one to find the line
             else:
                 self._stored += len(batch)
                 return
         for number, message in batch:
             try:
-                self._store.put_as_it_is(message)
+                self._store.put_as_is(message)
             except InvalidMessage as error:
                 raise InvalidMessage(f"{self._where(number)}: {error.field}", error.found, error.expected) from None
             self._stored += 1

@@ -1,7 +1,7 @@
-"""The entry point: which commands there are, and what becomes of errors.
+"""The entry point: the list of commands, and how errors become exit codes.
 
-Every command lives in a module of its own that is imported when it is called, so that `mqlake --help` and the shell's
-completion are quick. Errors end here, in one place: one line on standard error and an exit code that scripts can use.
+Every command has its own module, imported when the command is called, so that `mqlake --help` and shell completion are
+fast. All errors end here: one line on standard error, and an exit code that scripts can use.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ EXIT_BROKEN_PIPE = 141
 
 EXIT_CODES = """\b
 Exit codes:
-    0  done
+    0  success
     1  nothing was found (get, find), or a promise was broken (torture)
     2  the command line is wrong
-    3  the store, or a file, gave an error: one line on standard error says which
-       (check and repair have their own meanings of 1, 2 and 4: see their --help)
+    3  a store or file error: one line on standard error describes it
+       (check, audit and repair use 1, 2 and 4 differently: see their --help)
   130  interrupted with Ctrl-C
-  141  the program that read the output went away
+  141  the program that read the output has exited
 """
 
 
 class Entry(NamedTuple):
-    """Where a command is, and what the list of commands says of it."""
+    """The module of a command, and its line in the list of commands."""
 
     module: str
     summary: str
@@ -42,66 +42,67 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, dict[str, Entry]] = {
     "Try": {
-        "demo": Entry("demo", "Write, read and find messages in a store of its own, and show how fast it went."),
+        "demo": Entry("demo", "Write, read and find messages in a temporary store, and show the speed."),
     },
     "Write": {
         "put": Entry("put", "Append messages to a topic."),
-        "load": Entry("load", "Append the messages of JSON lines, a dump's for instance."),
-        "replay": Entry("replay", "Make a store of what a lake has archived, on Spark."),
+        "load": Entry("load", "Append messages from JSON lines, such as those of a dump."),
+        "replay": Entry("replay", "Turn the archive in a lake back into a store, on Spark."),
     },
     "Read": {
-        "read": Entry("read", "Read one queue of a topic from an offset or a time on."),
-        "tail": Entry("tail", "Show a topic's newest messages, and follow it."),
-        "get": Entry("get", "Show the message at a physical offset or with a message id."),
+        "read": Entry("read", "Read one queue of a topic, starting at an offset or a time."),
+        "tail": Entry("tail", "Show the newest messages of a topic, and follow it."),
+        "get": Entry("get", "Show one message, by physical offset or message id."),
         "find": Entry("find", "Find messages by key or by tag."),
-        "scan": Entry("scan", "Go through the log: a table, JSON lines, Parquet or Arrow."),
+        "scan": Entry("scan", "Print the log as a table or JSON lines, or write Parquet or Arrow."),
         "dump": Entry("dump", "Write everything in a store as JSON lines."),
     },
-    "Look": {
+    "Inspect": {
         "topics": Entry("topics", "List the topics and their queues."),
-        "top": Entry("top", "Watch topics, rates, groups and lag as they change."),
-        "info": Entry("info", "Show files, sizes, positions, and who writes the store."),
+        "top": Entry("top", "Watch topics, rates, groups and lag live."),
+        "info": Entry("info", "Show files, sizes, offsets, and which process writes the store."),
     },
     "Deliver": {
-        "consume": Entry("consume", "Read a topic as a member of a group, and remember how far."),
-        "groups": Entry("groups", "List the consumer groups, what they read and their lag."),
-        "lag": Entry("lag", "Show how far a group is in each queue."),
-        "reset": Entry("reset", "Set a group's progress to the first or last message, a time or an offset."),
-        "delay": Entry("delay", "List messages that wait for their time, or take one back."),
+        "consume": Entry("consume", "Read a topic as a consumer group, and save its progress."),
+        "groups": Entry("groups", "List consumer groups, their topics and their lag."),
+        "lag": Entry("lag", "Show the progress and lag of a group in each queue."),
+        "reset": Entry("reset", "Set the progress of a group to the beginning, the end, a time or an offset."),
+        "delay": Entry("delay", "List messages that are not due yet, or cancel one."),
         "dlq": Entry("dlq", "List, show or resend dead letters."),
         "topic": Entry("topic", "Create, change, delete or list topics."),
-        "group": Entry("group", "Create, change, delete or list groups."),
+        "group": Entry("group", "Create, change, delete or list consumer groups."),
     },
-    "Ask, on Spark": {
-        "sql": Entry("sql", "Ask stores with SQL: one query, or a small shell."),
+    "Query, on Spark": {
+        "sql": Entry("sql", "Query stores with SQL: one query, or a small shell."),
         "stats": Entry("stats", "Count traffic by topic, tag, queue and minute."),
-        "report": Entry("report", "Draw a page: traffic, topics, sizes, latency, keys, lag, damage."),
+        "report": Entry("report", "Write an HTML page: traffic, topics, sizes, latency, keys, lag, damage."),
     },
-    "Keep": {
-        "pipeline": Entry("pipeline", "Check, archive, index and count logs into a lake, as they grow; on Spark."),
+    "Maintain": {
+        "pipeline": Entry("pipeline", "Check, archive, index and count logs into a lake as they grow, on Spark."),
         "retain": Entry("retain", "Delete the oldest files of the log, by age, size or offset."),
-        "check": Entry("check", "Show every broken promise of a store; nothing is written."),
-        "audit": Entry("audit", "Show every broken promise of one store or a fleet, on Spark."),
-        "rebuild": Entry("rebuild", "Build queues and index anew from the log, on Spark."),
-        "repair": Entry("repair", "Make a broken store whole again, in place or as a copy."),
+        "check": Entry("check", "Check a store and report every fault. Writes nothing."),
+        "audit": Entry("audit", "Check one store or many, on Spark, and report every fault."),
+        "backup": Entry("backup", "Copy a store, even while it is written, complete up to a stated offset."),
+        "rebuild": Entry("rebuild", "Rebuild consume queues and index from the log, on Spark."),
+        "repair": Entry("repair", "Repair a damaged store, in place or as a copy."),
     },
     "Lake": {
-        "archive": Entry("archive", "Write what stores hold to a lake of Parquet files, from where it ends on."),
+        "archive": Entry("archive", "Append what is new in stores to a lake of Parquet files."),
         "compact": Entry("compact", "Merge the small files of a lake."),
-        "lake": Entry("lake", "Look at a lake, check it, find a message in it."),
+        "lake": Entry("lake", "Show or check a lake, or find a message in it."),
     },
     "Measure": {
-        "bench": Entry("bench", "Measure this store, or mmap against write, on your disk."),
-        "torture": Entry("torture", "Kill, cut off, damage and starve stores on your disk; count what was lost."),
+        "bench": Entry("bench", "Measure mqlake, or mmap against write, on your disk."),
+        "torture": Entry("torture", "Kill, truncate and damage stores on your disk, and count what was lost."),
     },
     "Shell": {
-        "completion": Entry("completion", "Print the completion script of bash, zsh or fish."),
+        "completion": Entry("completion", "Print the completion script for bash, zsh or fish."),
     },
 }
 
 
 class Commands(click.Group):
-    """A group whose commands are imported when they are needed, and whose errors have exit codes."""
+    """A group that imports its commands when they are called, and turns errors into exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for section in COMMANDS.values() for name in section]
@@ -120,16 +121,16 @@ class Commands(click.Group):
                 formatter.write_dl([(f"{name:10}", entry.summary) for name, entry in section.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; every error that is not about the command line itself is turned into its exit code."""
+        """Run the command, and exit with the code of its error. Click handles usage errors itself."""
         try:
             answer = super().invoke(ctx)
             sys.stdout.flush()
             return answer
         except BrokenPipeError:
-            # Python flushes standard output once more as it ends; that must not fail loudly either.
+            # Python flushes standard output again at exit; that must not print an error either.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ctx.exit(EXIT_BROKEN_PIPE)
-        except InvalidFilter as error:  # its second and third line point at the place
+        except InvalidFilter as error:  # its second and third line point at the error
             click.echo(f"mqlake: InvalidFilter: {error}", err=True)
             return ctx.exit(EXIT_STORE_ERROR)
         except (StoreError, OSError) as error:
@@ -140,12 +141,12 @@ class Commands(click.Group):
 
 
 def complain(text: str) -> None:
-    """One line to standard error."""
+    """Print one line to standard error."""
     click.echo(f"mqlake: {' '.join(text.split())}", err=True)
 
 
 def show_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    """The version, and the kernel in use: a pure one explains slowness."""
+    """Print the version and the kernel in use: the pure Python kernel is slow."""
     if not wanted or ctx.resilient_parsing:
         return
     import mqlake
@@ -156,16 +157,23 @@ def show_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -
 
 
 @click.group(cls=Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-v", "--verbose", is_flag=True, help="Show what the store notes while it works.")
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Show it.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the log messages of the store.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=show_version,
+    help="Show the version and exit.",
+)
 def mqlake(verbose: bool) -> None:
     """A durable message store whose files are Apache RocketMQ's.
 
-    STORE is a store's folder. Commands that only read take no lock: they work while another process writes.
+    STORE is the folder of a store. Commands that only read take no lock: they work while another process writes.
     """
     logging.basicConfig(level=logging.INFO if verbose else logging.ERROR, format="mqlake: %(message)s")
 
 
 def main() -> None:
-    """Run the command line; never returns."""
+    """Run the command line. Never returns."""
     mqlake(prog_name="mqlake")

@@ -1,4 +1,4 @@
-"""A message as a JSON object: the fields of a dump's `message` line, and a few that are easier to write by hand."""
+"""Messages as JSON objects: the fields of a dump's `message` line, and a few that are easier to write by hand."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ DERIVED = frozenset(
         *("bodyCRC", "msgId", "recordSha1"),
     }
 )
-"""In a dump, and for the store to say: taken and left alone."""
+"""Fields of a dump that the store sets itself: accepted and ignored."""
 KNOWN = frozenset(NUMBERS) | TEXTS | OTHERS
 ADDRESS_BITS = 0x30
-"""Of the system flag: how long the two hosts are, which the store knows better."""
+"""Bits of the system flag for the length of the two hosts; the store sets them itself."""
 RECORD_CRC = "__CRC32#"
-"""The property that ends a record with its CRC; the message of another record must not carry it on."""
+"""The property with the CRC of its record; it must not be copied into another record."""
 
 
 def message_of(line: Mapping[str, Any], where: str) -> Message | None:
-    """The message of one line, None for a line of a dump that is no message of its own.
+    """Return the message of one line; None for a dump line that is no message of its own.
 
-    `where` names the line in the InvalidMessage that is raised for a field that cannot be taken.
+    `where` names the line in the InvalidMessage that an invalid field raises.
     """
     if line.get("kind", "message") != "message":
         return None
     if line.get("cqTopic", line.get("topic")) != line.get("topic"):
-        return None  # a light queue's view of a message that is in its own topic's queue as well
+        return None  # a light queue's copy of an entry whose message is also in the queue of its own topic
     _check(line, where)
     body = _body(line, where)
     try:
@@ -67,7 +67,7 @@ def message_of(line: Mapping[str, Any], where: str) -> Message | None:
 
 
 def _check(line: Mapping[str, Any], where: str) -> None:
-    """Every field has the type it must have, and a name that is known: a slip must not drop what was meant."""
+    """Check names and types of all fields: a misspelt field must not be dropped silently."""
     if "topic" not in line:
         raise InvalidMessage(where, f"the fields {', '.join(line) or '(none)'}", "a field topic")
     for name, value in line.items():
@@ -77,7 +77,7 @@ def _check(line: Mapping[str, Any], where: str) -> None:
                 raise InvalidMessage(f"{where}: {name}", repr(value), f"a number in [{low}, {high}]")
         elif name in TEXTS:
             if not isinstance(value, str):
-                raise InvalidMessage(f"{where}: {name}", repr(value), "a text")
+                raise InvalidMessage(f"{where}: {name}", repr(value), "a string")
         elif name not in OTHERS and name not in DERIVED:
             raise InvalidMessage(f"{where}: {name}", "a field of that name", f"one of {', '.join(sorted(KNOWN))}")
     _check_keys(line.get("keys", ""), where)
@@ -86,16 +86,16 @@ def _check(line: Mapping[str, Any], where: str) -> None:
 
 def _check_keys(keys: object, where: str) -> None:
     if not isinstance(keys, str) and not (isinstance(keys, list) and all(isinstance(key, str) for key in keys)):
-        raise InvalidMessage(f"{where}: keys", repr(keys), "a text or a list of texts")
+        raise InvalidMessage(f"{where}: keys", repr(keys), "a string or a list of strings")
 
 
 def _check_properties(properties: object, where: str) -> None:
     if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
-        raise InvalidMessage(f"{where}: properties", repr(properties), "an object whose values are texts")
+        raise InvalidMessage(f"{where}: properties", repr(properties), "an object whose values are strings")
 
 
 def _body(line: Mapping[str, Any], where: str) -> bytes:
-    """`body` where it is given: it is exact, and `text` beside it only a view of it."""
+    """Return `body` if given, because it is exact; else `text`."""
     if "body" not in line:
         return str(line.get("text", "")).encode("utf-8", "surrogatepass")
     encoded = line["body"]

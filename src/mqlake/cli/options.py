@@ -1,4 +1,4 @@
-"""What commands have in common: how a store is named and opened, and how offsets and times are written."""
+"""What commands share: the STORE argument, opening a store, and parsing times, durations and sizes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _SIZE = re.compile(r"(\d+)([kmg]?)(?:i?b)?", re.IGNORECASE)
 
 
 def store_command(command: Command) -> Command:
-    """The argument STORE and the option --config."""
+    """Add the argument STORE and the option --config."""
     config = click.option(
         "--config",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="Settings by RocketMQ's names: a broker.conf.",
+        help="Settings file with RocketMQ's property names, such as broker.conf.",
     )
     return click.argument("store", type=click.Path(path_type=Path))(config(command))
 
 
 def json_option(command: Command) -> Command:
-    return click.option("--json", "as_json", is_flag=True, help="JSON for programs, in the place of a table.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
 
 
 def settings_of(config: Path | None) -> StoreConfig:
@@ -40,7 +40,7 @@ def settings_of(config: Path | None) -> StoreConfig:
 
 
 def open_reader(store: Path, config: Path | None) -> MessageStore:
-    """Open without a lock: another process may be writing."""
+    """Open a store for reading, without a lock: another process may be writing."""
     return MessageStore.open(store, read_only=True, config=settings_of(config))
 
 
@@ -49,12 +49,12 @@ def open_writer(store: Path, config: Path | None) -> MessageStore:
 
 
 def open_existing(store: Path, config: Path | None) -> MessageStore:
-    """Open to change what is there; NotAStore where nothing is."""
+    """Open a store for writing; raise NotAStore if there is none."""
     return MessageStore.open(store, create=False, config=settings_of(config))
 
 
 def moment(text: str) -> int:
-    """A point in time as milliseconds since 1970, from what people write."""
+    """Parse a point in time; return milliseconds since 1970."""
     ago = _AGO.fullmatch(text)
     if ago is not None:
         return time.time_ns() // 1_000_000 - int(ago[1]) * UNITS_MS[ago[2]]
@@ -63,21 +63,23 @@ def moment(text: str) -> int:
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
-        expected = "2026-03-01T12:00:00 (local time unless it names a zone), milliseconds since 1970, or 10m for ago"
+        expected = (
+            "2026-03-01T12:00:00 (local time if it names no zone), milliseconds since 1970, or 10m for 10 minutes ago"
+        )
         raise click.BadParameter(f"{text!r}; expected {expected}") from None
 
 
 def duration_ms(text: str) -> int:
-    """A length of time as milliseconds: 90s, 30m, 72h or 3d."""
+    """Parse a duration (90s, 30m, 72h, 3d); return milliseconds."""
     form = _AGO.fullmatch(text)
     if form is None:
-        raise click.BadParameter(f"{text!r}; expected a number and one of s, m, h, d, as 72h")
+        raise click.BadParameter(f"{text!r}; expected a number and one of s, m, h, d, such as 72h")
     return int(form[1]) * UNITS_MS[form[2]]
 
 
 def byte_count(text: str) -> int:
-    """A number of bytes: 1048576, 1024k or 1m."""
+    """Parse a number of bytes: 1048576, 1024k or 1m."""
     form = _SIZE.fullmatch(text)
     if form is None or int(form[1]) == 0:
-        raise click.BadParameter(f"{text!r}; expected a number of bytes above 0, as 1048576, 1024k or 1m")
+        raise click.BadParameter(f"{text!r}; expected a number of bytes above 0, such as 1048576, 1024k or 1m")
     return int(form[1]) * SIZE_UNITS[form[2].lower()]

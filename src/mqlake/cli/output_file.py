@@ -1,4 +1,4 @@
-"""Files that are there whole, or not at all."""
+"""Output files that appear completely, or not at all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def whole_file(out: Path) -> Iterator[Path]:
-    """A path beside `out` to write to; moved into place when the block ends well, removed when it does not."""
+    """Yield a path next to `out`; rename it to `out` if the block succeeds, else remove it."""
     partial = out.with_name(f"{out.name}.partial")
     try:
         yield partial

@@ -1,4 +1,4 @@
-"""`mqlake pipeline`: logs into a lake, on Spark; and what came of it, from the lake's files alone."""
+"""`mqlake pipeline`: bring logs into a lake on Spark, and show the status from the files of the lake alone."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from mqlake.lake.notes import Notes
     from mqlake.spark.jobs.pipeline import Batch
 
-lake_option = click.option("--lake", required=True, type=click.Path(file_okay=False), help="The lake's folder.")
+lake_option = click.option("--lake", required=True, type=click.Path(file_okay=False), help="The folder of the lake.")
 
 
 @click.group()
 def pipeline() -> None:
-    """Take logs through the stages check, archive, index and stats into a lake, each record exactly once."""
+    """Run logs through check, archive, index and stats into a lake, each record exactly once."""
 
 
 @pipeline.command()
 @click.argument("stores", nargs=-1, required=True, metavar="STORE…")
 @lake_option
-@click.option("--once", is_flag=True, help="Take what is there now, then end.")
-@click.option("--every", default="10s", show_default=True, help="Look for news this often: 500ms, 10s, 1m.")
-@click.option("--master", default="local[*,4]", show_default=True, help="Where Spark runs.")
-@click.option("--batch-bytes", default="1g", show_default=True, help="Most bytes of the logs for one commit.")
-@click.option("--split-size", default="128m", show_default=True, help="Most bytes of a log for one task.")
-@click.option("--add-store", is_flag=True, help="Stores may be new to a lake that has others.")
-@click.option("--accept-gap", is_flag=True, help="Go on where messages were deleted before they were archived.")
+@click.option("--once", is_flag=True, help="Process what is there now, then exit.")
+@click.option("--every", default="10s", show_default=True, help="Look for new messages this often: 500ms, 10s, 1m.")
+@click.option("--master", default="local[*,4]", show_default=True, help="Spark master.")
+@click.option("--batch-bytes", default="1g", show_default=True, help="At most this many log bytes in one commit.")
+@click.option("--split-size", default="128m", show_default=True, help="At most this many log bytes in one task.")
+@click.option("--add-store", is_flag=True, help="Allow new stores in a lake that already has others.")
+@click.option("--accept-gap", is_flag=True, help="Continue if messages were deleted before they were archived.")
 def run(
     stores: tuple[str, ...],
     lake: str,
@@ -51,10 +51,10 @@ def run(
     add_store: bool,
     accept_gap: bool,
 ) -> None:
-    """Bring the logs of STORE… (folders, or patterns that name some) into a lake, and keep it up with them.
+    """Bring the logs of STORE… (folders, or patterns) into a lake, and keep it up to date.
 
-    It may be killed at any moment and started again: nothing is then missing or twice. Ctrl-C, or a TERM signal, ends
-    it behind the batch that runs.
+    It may be killed at any moment and started again: no record is lost or processed twice. Ctrl-C, or SIGTERM, stops it
+    after the current batch.
     """
     from mqlake.lake import Lake
 
@@ -76,15 +76,16 @@ def run(
             stop=stop,
         )
     done, took = notes.stages["archive"], time.monotonic() - began
-    what = f"{show.count(done.rows)} messages, {show.size(done.bytes)} of the log in {notes.batches} batches"
+    batches = show.counted(notes.batches, "batch")
+    what = f"{show.counted(done.rows, 'message')}, {show.size(done.bytes)} of the log in {batches}"
     show.console().print(f"{notes.state}: {what}, {took:.1f} s")
     print_notes(Lake.open(lake), notes)
 
 
 @contextmanager
 def deaf_to_term() -> Iterator[None]:
-    """Java, which is started meanwhile, does not hear SIGTERM: service managers send it to all processes at once, and
-    Java must live until the batch is done. It ends with this process in any case."""
+    """Start Java with SIGTERM ignored: service managers send it to all processes at once, and Java must live until the
+    batch is finished. It ends with this process in any case."""
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         yield
@@ -94,13 +95,13 @@ def deaf_to_term() -> Iterator[None]:
 
 @contextmanager
 def asked_to_stop() -> Iterator[threading.Event]:
-    """Set by SIGINT and SIGTERM; the second time, they do what they always do."""
+    """Yield an event that SIGINT or SIGTERM sets. The second signal has its usual effect."""
     asked = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def ask(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.default_int_handler)
-        click.echo("mqlake: ends behind the batch that runs", err=True)
+        click.echo("mqlake: stopping after the current batch", err=True)
         asked.set()
 
     for number in before:
@@ -113,13 +114,14 @@ def asked_to_stop() -> Iterator[threading.Event]:
 
 
 def tell(batch: Batch, notes: Notes) -> None:
-    """A line a batch, on standard error."""
+    """Print one line for each batch to standard error."""
     lag = notes.stages["archive"].lag_bytes
     rate = show.size(batch.bytes / batch.seconds)
-    wrong = f", {show.count(batch.findings)} findings" if batch.findings else ""
+    wrong = f", {show.counted(batch.findings, 'finding')}" if batch.findings else ""
+    took = f"{show.size(batch.bytes)} in {batch.seconds:.1f} s ({rate}/s)"
     click.echo(
-        f"batch {batch.number}: {show.count(batch.rows)} messages, {show.size(batch.bytes)} in {batch.seconds:.1f} s "
-        f"({rate}/s), {batch.files} files{wrong}; behind by {show.size(lag)}",
+        f"batch {batch.number}: {show.counted(batch.rows, 'message')}, {took}, {show.counted(batch.files, 'file')}"
+        f"{wrong}; behind by {show.size(lag)}",
         err=True,
     )
 
@@ -128,9 +130,9 @@ def tell(batch: Batch, notes: Notes) -> None:
 @lake_option
 @json_option
 def status(lake: str, as_json: bool) -> None:
-    """Show how far each stage is, what it is behind by, how fast it went, and what went wrong.
+    """Show position, lag, speed and last error of each stage.
 
-    Read from the lake's files: neither Spark nor the stores are needed. What it is behind by is as of the last look.
+    Reads the files of the lake only: neither Spark nor the stores are needed. Lag is as of the last batch.
     """
     from mqlake.lake import Lake
     from mqlake.lake.notes import Notes
@@ -148,9 +150,9 @@ def status(lake: str, as_json: bool) -> None:
     if notes.started:
         facts += [
             ("process", f"{notes.pid} on {notes.host}"),
-            ("looks for news", notes.every),
+            ("interval", notes.every),
             ("started", show.moment(notes.started)),
-            ("last word", show.moment(notes.at)),
+            ("last update", show.moment(notes.at)),
             ("batches", show.count(notes.batches)),
             ("last error", notes.last_error or "none"),
         ]
@@ -159,8 +161,8 @@ def status(lake: str, as_json: bool) -> None:
 
 
 def print_notes(lake: Lake, notes: Notes) -> None:
-    """Each stage, and each store in it."""
-    stages = show.table("stage", "messages>", "log>", "a worker's speed>", "behind by>", "last error")
+    """Print each stage, and each store in it."""
+    stages = show.table("stage", "messages>", "log>", "speed per worker>", "behind by>", "last error")
     for name, stage in notes.stages.items():
         speed = "" if stage.bytes_per_s is None else f"{show.size(stage.bytes_per_s)}/s"
         told = [show.count(stage.rows), show.size(stage.bytes), speed, show.size(stage.lag_bytes)]

@@ -1,4 +1,4 @@
-"""`mqlake put`: messages from the command line, a file, or the lines of standard input."""
+"""`mqlake put`: append messages from the command line, a file, or the lines of standard input."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ from mqlake.cli.options import duration_ms, json_option, moment, open_writer, st
 @store_command
 @click.argument("topic")
 @click.argument("body", required=False)
-@click.option("--file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A file is the body.")
-@click.option("--tags", help="The message's tag, by which consumers filter.")
-@click.option("--key", "keys", multiple=True, help="A key, by which it is found; may be repeated.")
-@click.option("--queue", type=click.IntRange(min=0), help="The queue; without it the topic's queues take turns.")
+@click.option(
+    "--file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Read the body from this file."
+)
+@click.option("--tags", help="Tag of the message; consumers filter by it.")
+@click.option("--key", "keys", multiple=True, help="Key for `mqlake find`; may be repeated.")
+@click.option("--queue", type=click.IntRange(min=0), help="Queue id. Default: the queues of the topic in turn.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; may be repeated.")
-@click.option("--delay", type=duration_ms, metavar="30s|10m|2h", help="Deliver it so much later.")
-@click.option("--at", type=moment, metavar="TIME", help="Deliver it at a moment.")
-@click.option("--flag", type=int, default=0, help="A number of your own that the message carries.")
-@click.option("--sync", is_flag=True, help="Return only when the message is on the disk.")
+@click.option(
+    "--delay", type=duration_ms, metavar="30s|10m|2h", help="Deliver the message after this time: 90s, 30m, 3d."
+)
+@click.option("--at", type=moment, metavar="TIME", help="Deliver the message at this time.")
+@click.option("--flag", type=int, default=0, help="A number for your own use, stored with the message.")
+@click.option("--sync", is_flag=True, help="Return only when the message is on disk.")
 @json_option
 def put(
     store: Path,
@@ -46,7 +50,7 @@ def put(
 ) -> None:
     """Append messages to TOPIC.
 
-    BODY is the message. Where it is '-', or absent with input piped in, each line of standard input is a message.
+    BODY is the message. If BODY is '-', or is missing and input is piped in, each line of standard input is a message.
     """
     if delay is not None and at is not None:
         raise click.UsageError("both --delay and --at are given; expected one of them")
@@ -69,13 +73,13 @@ def _name_and_value(text: str) -> tuple[str, str]:
 
 
 def _bodies(body: str | None, file: Path | None) -> Iterator[bytes]:
-    """What to put, checked before the store is opened: a wrong command line makes no store."""
+    """Return the bodies to put. Called before the store is opened: a usage error creates no store."""
     if file is not None:
         if body is not None:
             raise click.UsageError("both BODY and --file are given; expected one of them")
         return iter([file.read_bytes()])
     if body is None and sys.stdin.isatty():
-        raise click.UsageError("no BODY; expected it as an argument, with --file, or lines of standard input")
+        raise click.UsageError("no BODY; expected an argument, --file, or lines of standard input")
     if body is None or body == "-":
         return (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
     return iter([body.encode("utf-8", "surrogateescape")])

@@ -1,4 +1,4 @@
-"""`mqlake read`: a part of one queue."""
+"""`mqlake read`: read a range of one queue."""
 
 from __future__ import annotations
 
@@ -14,13 +14,24 @@ from mqlake.cli.options import json_option, moment, open_reader, store_command
 @click.command()
 @store_command
 @click.argument("topic")
-@click.option("--queue", type=click.IntRange(min=0), default=0, show_default=True, help="The queue.")
-@click.option("--start", default="first", show_default=True, metavar="N|first|last|end", help="The first offset.")
+@click.option("--queue", type=click.IntRange(min=0), default=0, show_default=True, help="Queue id.")
 @click.option(
-    "--since", type=moment, metavar="TIME", help="In the place of --start: the first message stored at or after a time."
+    "--start",
+    default="first",
+    show_default=True,
+    metavar="N|first|last|end",
+    help="First queue offset: a number, first, last or end.",
+)
+@click.option(
+    "--since",
+    type=moment,
+    metavar="TIME",
+    help="Start at the first message stored at or after this time, instead of --start.",
 )
 @click.option("--limit", type=click.IntRange(min=1), default=32, show_default=True, help="At most this many messages.")
-@click.option("--wait", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait at the queue's end.")
+@click.option(
+    "--wait", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait for messages at the end of the queue."
+)
 @json_option
 def read(
     store: Path,
@@ -33,7 +44,7 @@ def read(
     wait: float,
     as_json: bool,
 ) -> None:
-    """Read one queue of TOPIC, from an offset or a time on."""
+    """Read one queue of TOPIC, starting at an offset or a time."""
     with open_reader(store, config) as opened:
         if since is not None:
             offset: int = opened.seek_time(topic, since, queue_id=queue)
@@ -50,7 +61,7 @@ def _offset(store: MessageStore, topic: str, queue_id: int, start: str) -> int:
         raise click.BadParameter(f"{start!r}; expected a queue offset, first, last or end", param_hint="--start")
     found = next((queue for queue in store.queues(topic) if queue.queue_id == queue_id), None)
     if found is None:
-        return 0  # the read itself says which queues there are
+        return 0  # the read itself reports which queues exist
     if start == "last":
         return max(found.first_offset, found.end_offset - 1)
     return found.first_offset if start == "first" else found.end_offset

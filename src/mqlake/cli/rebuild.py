@@ -1,4 +1,4 @@
-"""`mqlake rebuild`: consume queues and index from the log, on Spark."""
+"""`mqlake rebuild`: rebuild consume queues and index from the log, on Spark."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mqlake.cli.spark import master_option, spark_session
 
 @click.command()
 @store_command
-@click.option("--out", type=click.Path(path_type=Path), help="Build here; the store itself stays as it is.")
+@click.option("--out", type=click.Path(path_type=Path), help="Build in this folder instead; the store is not changed.")
 @master_option
 @json_option
 def rebuild(store: Path, config: Path | None, out: Path | None, master: str, as_json: bool) -> None:
-    """Build a store's consume queues and key index anew from its log, and put them in the place of those it has.
+    """Rebuild the consume queues and the key index of a store from its log.
 
-    The store must be closed; with --out it may be written meanwhile, and the folder gets consumequeue/ and index/.
-    The old ones are replaced when the new ones are on the disk.
+    The store must be closed. The new files replace the old ones when all of them are on disk. With --out the store may
+    be written meanwhile, and the folder gets consumequeue/ and index/.
     """
     settings = settings_of(config)
     with show.progress("rebuilding", None), spark_session(master) as spark:
@@ -31,13 +31,14 @@ def rebuild(store: Path, config: Path | None, out: Path | None, master: str, as_
         show.print_json({**built._asdict(), "path": str(built.path)})
         return
     size = show.size(built.end_offset - built.first_offset)
+    entries = f"{show.counted(built.entry_count, 'entry')} in {show.counted(built.queue_count, 'queue')}"
+    keys = f"{show.counted(built.key_count, 'key')} in {show.counted(built.index_file_count, 'index file')}"
     click.echo(
-        f"{show.count(built.record_count)} records in {size} of log: {show.count(built.entry_count)} entries in "
-        f"{show.count(built.queue_count)} queues, {show.count(built.key_count)} keys in {built.index_file_count} "
-        f"index files ({built.took_ms} ms), in {built.path}"
+        f"{show.counted(built.record_count, 'record')} in {size} of log: {entries}, {keys} ({built.took_ms} ms), "
+        f"in {built.path}"
     )
     if built.refused_count or built.scar_count:
         click.echo(
-            f"{show.count(built.refused_count)} entries that no queue takes, {show.count(built.scar_count)} damaged "
-            f"ranges: see mqlake check {store}"
+            f"{show.counted(built.refused_count, 'entry')} rejected by their queues, "
+            f"{show.counted(built.scar_count, 'damaged range')}: see mqlake check {store}"
         )

@@ -1,4 +1,4 @@
-"""`mqlake repair`: make a broken store whole again, in place or as a copy."""
+"""`mqlake repair`: repair a damaged store, in place or as a copy."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import click
 from mqlake.cli import show
 from mqlake.cli.check import EXIT_USAGE, VerdictCommand, finding_json, print_report, told, verdict_json
 from mqlake.cli.options import json_option, settings_of, store_command
-from mqlake.store.check import CheckReport
-from mqlake.store.repair import Action, RepairReport
-from mqlake.store.repair import repair as mend
+from mqlake.inspect.check import CheckReport
+from mqlake.inspect.repair import Action, RepairReport
+from mqlake.inspect.repair import repair as mend
 
 EXIT_REFUSED = 4
 EXIT_CODES = f"""\b
 Exit codes:
     0  all promises hold now; notes are allowed
-    1  warnings are left
-    2  errors are left
-    3  this is not a store, another process writes it, or it cannot be written
+    1  warnings remain
+    2  errors remain
+    3  not a store, or another process writes it, or it cannot be written
     4  not confirmed: nothing was changed
    {EXIT_USAGE}  the command line is wrong
 """
@@ -28,16 +28,14 @@ Exit codes:
 
 @click.command(cls=VerdictCommand, epilog=EXIT_CODES)
 @store_command
-@click.option(
-    "--to", type=click.Path(path_type=Path), help="Repair a copy, made here; the store itself stays as it is."
-)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--to", type=click.Path(path_type=Path), help="Repair a copy in this folder; the store is not changed.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def repair(store: Path, config: Path | None, to: Path | None, yes: bool, as_json: bool) -> None:
-    """Make a broken store whole again, for mqlake and for RocketMQ.
+    """Repair a damaged store, for mqlake and for RocketMQ.
 
-    Files get their names and sizes, ranges of the log without a record become filler records, queues and index are
-    built again. All that is overwritten or taken away is kept under mqlake/backup.
+    Files get their right names and sizes, ranges of the log without a record become filler records, queues and index
+    are rebuilt. Everything that is overwritten or removed is kept under mqlake/backup.
     """
 
     def confirm(before: CheckReport, actions: list[Action]) -> bool:
@@ -47,11 +45,11 @@ def repair(store: Path, config: Path | None, to: Path | None, yes: bool, as_json
         _print_actions(actions)
         try:
             return yes or to is not None or click.confirm(f"Repair {store} in place?", default=False)
-        except click.Abort:  # nobody is there to answer
+        except click.Abort:  # no terminal to answer
             return False
 
     with show.progress("checking", None, bytes_done=True) as step:
-        progress = told(step) if yes or to is not None else None  # a question does not go with a bar
+        progress = told(step) if yes or to is not None else None  # no progress bar while a question is open
         report = mend(store, to=to, config=settings_of(config), confirm=confirm, progress=progress)
     if as_json:
         _print_json(report)
@@ -74,7 +72,7 @@ def _print_result(report: RepairReport) -> None:
         console.print("nothing was changed")
         return
     if report.actions:
-        console.print(f"done: {len(report.actions)} steps; what was there before is in {report.backup}")
+        console.print(f"done: {show.counted(len(report.actions), 'step')}; what was there before is in {report.backup}")
     print_report(report.after)
 
 

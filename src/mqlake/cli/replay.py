@@ -1,4 +1,4 @@
-"""`mqlake replay`: an archive becomes a store again, on Spark."""
+"""`mqlake replay`: turn an archive back into a store, on Spark."""
 
 from __future__ import annotations
 
@@ -17,13 +17,19 @@ from mqlake.config import StoreConfig
 @click.command()
 @click.argument("lake", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("new_store", type=click.Path(path_type=Path))
-@click.option("--store", help="Which store of the lake, where it has several.")
-@click.option("--topic", "topics", multiple=True, help="Messages of this topic only; may be repeated.")
-@click.option("--start-time", help="Stored at or after this: milliseconds, or ISO as in 2026-01-31T08:00.")
-@click.option("--end-time", help="Stored before this.")
-@click.option("--keep-queue-offsets", is_flag=True, help="Messages keep their numbers; missing ones have no message.")
-@click.option("--keep-store-times", is_flag=True, help="Messages keep the time at which they were stored first.")
-@click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A broker.conf for it.")
+@click.option("--store", help="Which store of the lake, if it has several.")
+@click.option("--topic", "topics", multiple=True, help="Only messages of this topic; may be repeated.")
+@click.option("--start-time", help="Stored at or after this time: milliseconds since 1970, or 2026-01-31T08:00.")
+@click.option("--end-time", help="Stored before this time.")
+@click.option(
+    "--keep-queue-offsets", is_flag=True, help="Messages keep their queue offsets; missing offsets have no message."
+)
+@click.option("--keep-store-times", is_flag=True, help="Messages keep their original store time.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Settings file for NEW_STORE, with RocketMQ's property names.",
+)
 @master_option
 @json_option
 def replay(
@@ -39,9 +45,9 @@ def replay(
     master: str,
     as_json: bool,
 ) -> None:
-    """Make NEW_STORE of what LAKE has archived, in the order of the log that it came from.
+    """Create NEW_STORE from the archive in LAKE, in the order of the original log.
 
-    The store appears when it is whole; NEW_STORE must not exist, or be empty.
+    NEW_STORE must be missing or empty. It appears when it is complete.
     """
     from mqlake.spark import replay as run
 
@@ -61,5 +67,5 @@ def replay(
     if as_json:
         show.print_json({**dataclasses.asdict(replayed), "path": str(replayed.path)})
         return
-    told = f"{show.count(replayed.rows)} messages, {show.size(replayed.log_bytes)} of log"
+    told = f"{show.counted(replayed.rows, 'message')}, {show.size(replayed.log_bytes)} of log"
     click.echo(f"{replayed.path}: {told}, from [{replayed.start}, {replayed.end}) of {replayed.store}")

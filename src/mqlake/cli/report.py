@@ -1,4 +1,4 @@
-"""`mqlake report`: one page about stores, drawn as plots."""
+"""`mqlake report`: write an HTML page with plots about stores."""
 
 from __future__ import annotations
 
@@ -17,12 +17,18 @@ if TYPE_CHECKING:
 
 @click.command()
 @spark_command
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default="report.html", show_default=True)
-@click.option("--title", default="Message report", show_default=True, help="The page's title.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default="report.html",
+    show_default=True,
+    help="File for the page.",
+)
+@click.option("--title", default="Message report", show_default=True, help="Title of the page.")
 def report(stores: tuple[str, ...], lake: str | None, master: str, out: Path, title: str) -> None:
-    """Write a page with traffic, topics, sizes, latency, keys, consumer lag, damage, and what a pipeline did.
+    """Write an HTML page: traffic, topics, sizes, latency, keys, consumer lag, damage and pipeline runs.
 
-    STORE may be a pattern, and there may be several. The page is one file: it loads nothing, and has no script.
+    STORE may be a pattern. The page is one file that loads nothing and has no script.
     """
     if not stores and lake is None:
         raise click.UsageError("name a store, or a lake with --lake")
@@ -32,7 +38,7 @@ def report(stores: tuple[str, ...], lake: str | None, master: str, out: Path, ti
 
 
 def write_report(spark: SparkSession, stores: tuple[str, ...], lake: str | None, out: Path, title: str) -> None:
-    """Count, and draw what was counted."""
+    """Count on Spark, and draw the page."""
     import mqlake.spark
     from mqlake.report import render
 

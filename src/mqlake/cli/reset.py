@@ -1,4 +1,4 @@
-"""`mqlake reset`: set a group's progress on a topic anew."""
+"""`mqlake reset`: set the progress of a group on a topic."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from mqlake.cli.options import json_option, moment, open_existing, store_command
 @store_command
 @click.argument("group")
 @click.argument("topic")
-@click.option("--to", metavar="first|last|TIME", help="The first message, behind the last, or the first since a time.")
-@click.option("--offset", type=click.IntRange(min=0), help="This offset, in every queue or in --queue.")
+@click.option(
+    "--to", metavar="first|last|TIME", help="To the first message, after the last one, or to the first since a time."
+)
+@click.option("--offset", type=click.IntRange(min=0), help="To this queue offset, in all queues or in --queue.")
 @click.option("--queue", type=click.IntRange(min=0), help="Only this queue; with --offset.")
 @json_option
 def reset(
@@ -29,16 +31,16 @@ def reset(
     queue: int | None,
     as_json: bool,
 ) -> None:
-    """Have GROUP go on elsewhere in TOPIC: messages come again, or are left out.
+    """Set the progress of GROUP on TOPIC. Messages are delivered again, or skipped.
 
-    Nobody else may be writing the store.
+    No other process may be writing the store.
     """
     if (to is None) == (offset is None):
-        raise click.UsageError("--to or --offset: one of them")
+        raise click.UsageError("give either --to or --offset")
     if to is not None and to.isdigit() and len(to) < 12:
-        raise click.UsageError(f"--to {to} is no time; for an offset, --offset {to}")
+        raise click.UsageError(f"--to {to} is not a time; for a queue offset use --offset {to}")
     if queue is not None and offset is None:
-        raise click.UsageError("--queue goes with --offset")
+        raise click.UsageError("--queue needs --offset")
     with open_existing(store, config) as opened:
         if offset is not None:
             moved = opened.reset(group, topic, offset if queue is None else {queue: offset})

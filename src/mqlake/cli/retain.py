@@ -1,4 +1,4 @@
-"""`mqlake retain`: delete the oldest files of the log, by hand."""
+"""`mqlake retain`: delete the oldest log files by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mqlake.cli.options import byte_count, duration_ms, json_option, open_reader
 
 
 class Conditions(TypedDict):
-    """What `MessageStore.retain` takes."""
+    """The arguments of `MessageStore.retain`."""
 
     older_than_ms: int | None
     keep_bytes: int | None
@@ -24,12 +24,17 @@ class Conditions(TypedDict):
 @click.command()
 @store_command
 @click.option(
-    "--older-than", type=duration_ms, metavar="TIME", help="Their newest message is older: 90s, 30m, 72h, 3d."
+    "--older-than",
+    type=duration_ms,
+    metavar="TIME",
+    help="Files whose newest message is older than this: 90s, 30m, 72h, 3d.",
 )
-@click.option("--keep-bytes", type=byte_count, metavar="SIZE", help="So much of the log stays: 1048576, 512m or 10g.")
-@click.option("--before-offset", type=click.IntRange(min=0), metavar="N", help="They end at or before this offset.")
-@click.option("--dry-run", is_flag=True, help="Say what would go; works while another process writes.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--keep-bytes", type=byte_count, metavar="SIZE", help="Keep this much of the log: 1048576, 512m or 10g.")
+@click.option(
+    "--before-offset", type=click.IntRange(min=0), metavar="N", help="Files that end at or before this physical offset."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted. Works while another process writes.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def retain(
     store: Path,
@@ -41,10 +46,10 @@ def retain(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Delete the oldest files of the log, and what queues and index hold of them.
+    """Delete the oldest log files, and the queue and index files that only refer to them.
 
-    A file goes where every condition that is given lets it; without one, where it is older than fileReservedTime. The
-    newest file stays, and what a gate holds. A store that another process writes is cleaned by that process.
+    A file is deleted if it meets all given conditions; without a condition, if it is older than fileReservedTime. The
+    newest file and files held by a gate stay. If another process writes the store, only that process may delete.
     """
     conditions: Conditions = {"older_than_ms": older_than, "keep_bytes": keep_bytes, "before_offset": before_offset}
     with open_reader(store, config) as opened:
@@ -62,14 +67,14 @@ def _delete(store: Path, config: Path | None, conditions: Conditions) -> Retaine
             return opened.retain(**conditions)
     except StoreLocked as error:
         complain(
-            f"StoreLocked: {store}: process {error.pid} writes this store, and it alone may delete: it does so by age "
-            "and by disk use, or when it calls MessageStore.retain; stop it to do it here"
+            f"StoreLocked: {store}: process {error.pid} writes this store, and only it may delete: it does so by age "
+            "and by disk use, or when it calls MessageStore.retain; stop it to delete here"
         )
         raise click.exceptions.Exit(EXIT_STORE_ERROR) from None
 
 
 def _amount(retained: Retained) -> str:
-    return f"{show.count(retained.file_count)} files, {show.size(retained.size_bytes)},"
+    return f"{show.counted(retained.file_count, 'file')}, {show.size(retained.size_bytes)},"
 
 
 def _show(retained: Retained, *, as_json: bool, dry_run: bool) -> None:
@@ -84,7 +89,7 @@ def _show(retained: Retained, *, as_json: bool, dry_run: bool) -> None:
             }
         )
         return
-    verb = "would go; the log would begin" if dry_run else "deleted; the log begins"
+    verb = "would be deleted; the log would begin" if dry_run else "deleted; the log begins"
     click.echo(f"{_amount(retained)} {verb} at {retained.first_offset}")
     if retained.held_by:
-        click.echo(f"more is held by: {', '.join(retained.held_by)}")
+        click.echo(f"gates hold more: {', '.join(retained.held_by)}")

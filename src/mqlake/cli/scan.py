@@ -1,4 +1,4 @@
-"""`mqlake scan`: the log as rows, for eyes, for programs, or as a Parquet or Arrow file."""
+"""`mqlake scan`: print the log as rows or JSON, or write it to a Parquet or Arrow file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 TABLE_COLUMNS = ("physical_offset", "topic", "queue_id", "queue_offset", "store_timestamp", "tags", "body")
-"""What a table shows unless asked: all the columns would not fit a terminal."""
+"""Default columns of a table: not all columns fit a terminal."""
 TABLE_LIMIT = 50
 NUMBERS = frozenset({"physical_offset", "queue_id", "queue_offset", "size", "flag", "sys_flag", "body_crc"})
 SUFFIXES = (".parquet", ".arrow")
@@ -33,7 +33,9 @@ SUFFIXES = (".parquet", ".arrow")
 @click.option("--end", type=click.IntRange(min=0), help="Physical offset to stop before.")
 @click.option("--columns", help="Columns, separated by commas.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write FILE.parquet or FILE.arrow.")
-@click.option("--limit", type=click.IntRange(min=0), help=f"At most so many rows, 0 for all. Tables: {TABLE_LIMIT}.")
+@click.option(
+    "--limit", type=click.IntRange(min=0), help=f"At most this many rows, 0 for all. Default for tables: {TABLE_LIMIT}."
+)
 @json_option
 def scan(
     store: Path,
@@ -46,9 +48,9 @@ def scan(
     limit: int | None,
     as_json: bool,
 ) -> None:
-    """Go through the log in its order: every record, those of unfinished transactions too.
+    """Read every record in the order of the log, including those of unfinished transactions.
 
-    Shows a table; --json gives one object a row, with bodies in base64; --out writes all of it to a file.
+    Prints a table; --json prints one object a row, with bodies in base64; --out writes all rows to a file.
     """
     if out is not None and out.suffix not in SUFFIXES:
         raise click.BadParameter(f"{str(out)!r}; expected a name ending in .parquet or .arrow", param_hint="--out")
@@ -92,11 +94,11 @@ class Rows:
 
     @property
     def size(self) -> int:
-        """Bytes of the log that the scan goes through."""
+        """Log bytes that the scan covers."""
         return self._end - self._start
 
     def batches(self, step: show.Step | None = None) -> Iterator[pyarrow.RecordBatch]:
-        """The batches; `step` is told the bytes of the log that they cover."""
+        """Yield the batches, and report the log bytes that they cover to `step`."""
         left = self._limit
         batch_bytes = 32 << 20 if left is None else 1 << 20
         for batch in self._store.scan(
@@ -115,7 +117,7 @@ class Rows:
                     return
 
     def _scanned(self) -> tuple[str, ...] | None:
-        """The columns asked for, and the one that tells how far the scan has come."""
+        """Return the requested columns, and the one that gives the position of the scan."""
         if self.columns is None or "physical_offset" in self.columns:
             return self.columns
         return (*self.columns, "physical_offset")
@@ -136,7 +138,7 @@ def _write(rows: Rows, out: Path) -> None:
         if writer is None:
             writer = _open_writer(path, out.suffix, _empty_schema(rows.columns))
         writer.close()
-    click.echo(f"{show.count(row_count)} rows, {show.size(out.stat().st_size)}: {out}", err=True)
+    click.echo(f"{show.counted(row_count, 'row')}, {show.size(out.stat().st_size)}: {out}", err=True)
 
 
 def _open_writer(path: Path, suffix: str, schema: pyarrow.Schema) -> Any:
@@ -149,7 +151,7 @@ def _open_writer(path: Path, suffix: str, schema: pyarrow.Schema) -> Any:
 
 
 def _without_dictionaries(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
-    """Batches have dictionaries of their own, and an Arrow file can hold only one for a column."""
+    """Decode dictionaries: each batch has its own, and an Arrow file can hold only one for a column."""
     import pyarrow
 
     arrays = [
@@ -174,7 +176,7 @@ def _empty_schema(columns: tuple[str, ...] | None) -> pyarrow.Schema:
 
 
 def as_rows(batch: pyarrow.RecordBatch) -> list[dict[str, Any]]:
-    """Plain Python values; times as milliseconds since 1970."""
+    """Return plain Python values; times as milliseconds since 1970."""
     import pyarrow
 
     columns = []
@@ -204,7 +206,7 @@ def _print_table(rows: Rows) -> None:
         table.add_row(*(Text(_cell(name, value)) for name, value in row.items()))
     show.console().print(table)
     if rows.cut:
-        click.echo(f"the first {len(found)} rows; --limit 0 shows all", err=True)
+        click.echo(f"the first {show.counted(len(found), 'row')}; --limit 0 shows all", err=True)
 
 
 def _cell(name: str, value: Any) -> str:

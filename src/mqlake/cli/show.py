@@ -1,6 +1,6 @@
-"""How things look: tables for people, JSON lines for programs, progress on standard error.
+"""Output: tables for people, JSON lines for programs, progress on standard error.
 
-What a message carries is shown with its control characters escaped: a body must not be able to move the cursor.
+Control characters of a message are escaped: a body must not be able to move the cursor.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from rich.table import Table
 from rich.text import Text
 
 from mqlake import StoredMessage, StoreError
-from mqlake.store.dump import record_fields
+from mqlake.inspect.dump import record_fields
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 SHOWN_BYTES = 512
-"""No body is shown longer than this on one line."""
+"""A body on one line is cut at this length."""
 WIDE = 160
 """Columns of a table that is not shown on a terminal, unless COLUMNS says otherwise."""
 
 
 def console() -> Console:
-    """Standard output, as it is now."""
+    """Return a console on the current standard output."""
     shown = Console(highlight=False)
     if shown.is_terminal or "COLUMNS" in os.environ:
         return shown
@@ -38,12 +38,12 @@ def console() -> Console:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One object, one line."""
+    """Print one object on one line."""
     sys.stdout.write(json.dumps(value) + "\n")
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """An empty table. A name that ends in `>` is a column of numbers, in `*` one that is cut where space is short."""
+    """Return an empty table. `name>` is a column of numbers, `name*` one that is cut if space is short."""
     made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
     for column in columns:
         name = column.rstrip(">*")
@@ -59,7 +59,7 @@ def table(*columns: str, title: str | None = None) -> Table:
 
 
 def facts(rows: Iterable[tuple[str, str]], title: str | None = None) -> Table:
-    """Names and values, one a line."""
+    """Return a table of names and values, one a line."""
     made = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False)
     made.add_column(style="dim", no_wrap=True)
     made.add_column(overflow="fold")
@@ -72,7 +72,7 @@ def facts(rows: Iterable[tuple[str, str]], title: str | None = None) -> Table:
 
 
 def printable(text: str) -> str:
-    """Text that a terminal shows and does not obey."""
+    """Escape control characters, so that a terminal shows the text and does not obey it."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
@@ -82,8 +82,17 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a count with its noun: 1 queue, 2 queues, 1,000 entries."""
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        plural = f"{noun[:-1]}ies"
+    else:
+        plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{count(number)} {noun if number == 1 else plural}"
+
+
 def size(number: float) -> str:
-    """A number of bytes for people."""
+    """Return a number of bytes with a unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
@@ -92,7 +101,7 @@ def size(number: float) -> str:
 
 
 def moment(timestamp_ms: int) -> str:
-    """A time of a message, in local time."""
+    """Return a message's time as local time."""
     try:
         return datetime.fromtimestamp(timestamp_ms / 1000).isoformat(" ", "milliseconds")
     except (ValueError, OverflowError, OSError):
@@ -100,15 +109,15 @@ def moment(timestamp_ms: int) -> str:
 
 
 def body(data: bytes) -> str:
-    """A body on one line: text where it is UTF-8, else hexadecimal; cut where it is long."""
+    """Return a body on one line: text if it is UTF-8, else hexadecimal; cut if it is long."""
     if not data:
         return "(empty)"
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        return f"0x{data[:16].hex()}{'…' if len(data) > 16 else ''} ({count(len(data))} bytes)"
+        return f"0x{data[:16].hex()}{'…' if len(data) > 16 else ''} ({counted(len(data), 'byte')})"
     if len(text) > SHOWN_BYTES:
-        return f"{printable(text[:SHOWN_BYTES])}… ({count(len(data))} bytes)"
+        return f"{printable(text[:SHOWN_BYTES])}… ({counted(len(data), 'byte')})"
     return printable(text)
 
 
@@ -116,7 +125,7 @@ def body(data: bytes) -> str:
 
 
 def plain_body(message: StoredMessage) -> bytes:
-    """The body decompressed; as stored where that fails, so that a look at a message never does."""
+    """Return the decompressed body, or the stored bytes if that fails: showing a message must not fail."""
     try:
         return message.body
     except (StoreError, ValueError):
@@ -124,7 +133,7 @@ def plain_body(message: StoredMessage) -> bytes:
 
 
 def message_json(message: StoredMessage) -> dict[str, Any]:
-    """A message as a dump shows it (`body` as stored, base64), and its decompressed body as `text` where it is one."""
+    """Return a message as in a dump (`body` as stored, base64), with `text` if the decompressed body is text."""
     fields = {"kind": "message", **record_fields(message)}
     try:
         fields["text"] = plain_body(message).decode()
@@ -160,7 +169,7 @@ def print_messages(messages: Iterable[StoredMessage], *, as_json: bool) -> None:
 
 
 class Step:
-    """One bar of progress; does nothing where standard error is no terminal."""
+    """One progress bar. Does nothing if standard error is no terminal."""
 
     def __init__(self, progress: Progress | None, task: TaskID | None) -> None:
         self._progress = progress
@@ -171,14 +180,14 @@ class Step:
             self._progress.advance(self._task, by)
 
     def done(self, completed: float, total: float | None = None) -> None:
-        """All in all, this much is done; of how much, where that was not known before."""
+        """Set the amount done, and the total if it is known only now."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=completed, total=total)
 
 
 @contextmanager
 def progress(what: str, total: float | None, *, bytes_done: bool = False) -> Iterator[Step]:
-    """A bar on standard error while the block runs, gone afterwards. A `total` of None is unknown."""
+    """Show a progress bar on standard error while the block runs. A `total` of None is unknown."""
     shown = Console(stderr=True)
     if not shown.is_terminal:
         yield Step(None, None)

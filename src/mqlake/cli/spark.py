@@ -1,6 +1,6 @@
-"""What commands that run on Spark have in common: where it runs, a quiet start, and errors in one line.
+"""What Spark commands share: the master, a quiet start, and errors on one line.
 
-Spark and Java are looked for when such a command is called, so that all others work without them.
+Spark and Java are looked up when such a command is called, so that all other commands work without them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 PLACE = re.compile(r"\(?line (\d+),? pos (\d+)\)?")
 SHOWN_PLACE = re.compile(r"\(line (\d+), position (\d+)\)")
-"""Spark counts the columns of the first kind from 0, and of the second from 1."""
+"""Spark counts columns from 0 in the first form, and from 1 in the second."""
 OURS = re.compile(r"^mqlake(?:\.\w+)*\.(\w+: .*)$", re.MULTILINE)
 CAUSES = re.compile(
     r"^(?:Exception in thread \S+ |Caused by: )?(?:[\w$]+\.)+\w*(?:Error|Exception): (\S.*)$", re.MULTILINE
@@ -34,25 +34,25 @@ RAISED = re.compile(r"^(\w+(?:Error|Exception|Exit)\b.*)$", re.MULTILINE)
 
 
 def spark_command(command: Command) -> Command:
-    """The arguments STORE… and the options --lake and --master."""
+    """Add the arguments STORE… and the options --lake and --master."""
     stores = click.argument("stores", nargs=-1, metavar="STORE…")
     lake = click.option(
-        "--lake", type=click.Path(), help="A lake's folder: what it has is not read from the logs again."
+        "--lake", type=click.Path(), help="Folder of a lake; what it holds is not read from the logs again."
     )
     return stores(lake(master_option(command)))
 
 
 def master_option(command: Command) -> Command:
     return click.option(
-        "--master", default="local[*]", show_default=True, help="Where Spark runs, as spark://host:7077."
+        "--master", default="local[*]", show_default=True, help="Spark master, such as spark://host:7077."
     )(command)
 
 
 @contextlib.contextmanager
 def spark_session(master: str) -> Iterator[SparkSession]:
-    """A session for one command, or the one that runs, which then stays.
+    """Yield a session for one command, or the running one, which is then left running.
 
-    What Spark says as it starts is shown with --verbose.
+    The messages of Spark at its start are shown with --verbose.
     """
     try:
         from pyspark.sql import SparkSession
@@ -73,7 +73,7 @@ def spark_session(master: str) -> Iterator[SparkSession]:
 
 
 def start(master: str) -> SparkSession:
-    """A new session, and a sentence where there is none."""
+    """Return a new session; raise an error of one sentence if Spark does not start."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -90,7 +90,7 @@ def start(master: str) -> SparkSession:
 
 
 def few_parts(master: str) -> dict[str, int]:
-    """On this machine alone, a shuffle has two parts a core; Spark's 200 are meant for a cluster."""
+    """Use two shuffle partitions a core on a local master; Spark's default of 200 is meant for a cluster."""
     return {"spark_sql_shuffle_partitions": 2 * (os.cpu_count() or 1)} if master.startswith("local") else {}
 
 
@@ -100,7 +100,7 @@ def is_verbose() -> bool:
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[Callable[[], str]]:
-    """Standard error goes to a file, for this process and those that it starts meanwhile; its text can be asked for."""
+    """Redirect standard error of this process and of those it starts to a file; yield a call that returns the text."""
     if is_verbose():
         yield str
         return
@@ -117,7 +117,7 @@ def quiet_stderr() -> Iterator[Callable[[], str]]:
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """What Spark raises becomes QueryFailed: one sentence, and the place in the query where it names one."""
+    """Turn errors of Spark into QueryFailed: one sentence, and the position in the query if Spark names one."""
     from pyspark.errors import PySparkException
 
     try:
@@ -127,7 +127,7 @@ def plain_errors() -> Iterator[None]:
 
 
 def failure(text: str) -> QueryFailed:
-    """The sentence that matters in what Spark says, which is many lines of Java."""
+    """Return the sentence that matters in the many lines of a Java error."""
     own = OURS.findall(text) or RAISED.findall(text)
     if "Traceback (most recent call last)" in text and own:
         return QueryFailed(own[-1])

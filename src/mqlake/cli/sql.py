@@ -27,28 +27,35 @@ if TYPE_CHECKING:
 
 TABLE_ROWS = 1_000
 LONG = 40
-"""Columns that are wider give way where the screen is too narrow for all."""
+"""Wider columns shrink if the screen is too narrow for all."""
 HISTORY_LINES = 1_000
 HELP = """\
-End a query with ; and it runs.   .tables        the tables there are
+End a query with ; to run it.     .tables        list the tables
 Ctrl-C drops what was typed.      .schema TABLE  its columns
                                   .quit          leave (or Ctrl-D)"""
 
 
 @click.command()
 @click.argument("arguments", nargs=-1, metavar="[STORE…] [QUERY]")
-@click.option("--lake", type=click.Path(), help="A lake's folder: its messages are the table archive.")
+@click.option("--lake", type=click.Path(), help="Folder of a lake; its messages are the table archive.")
 @master_option
-@click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "csv", "json"]),
+    default="table",
+    show_default=True,
+    help="Output format.",
+)
 def sql(arguments: tuple[str, ...], lake: str | None, master: str, form: str) -> None:
-    """Ask stores with SQL. Without a QUERY, a small shell.
+    """Query stores with SQL. Without a QUERY, start a small shell.
 
     \b
     Tables: messages, queues, stats (traffic by minute), archive (with --lake).
       mqlake sql data/store "select topic, count(*) from messages group by topic"
 
-    The last argument is the query if it is more than one word. Of messages only the columns that a query needs are
-    read. A table shows 1,000 rows at most; csv and json give all.
+    The last argument is the query if it has more than one word. Of messages, only the columns that the query needs are
+    read. A table shows at most 1,000 rows; csv and json print all.
     """
     stores, query = split_arguments(arguments)
     if not stores and lake is None:
@@ -64,7 +71,7 @@ def sql(arguments: tuple[str, ...], lake: str | None, master: str, form: str) ->
 
 
 def split_arguments(arguments: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-    """Stores, and the query: the last argument, unless it is one word, or names a folder."""
+    """Split stores and query: the last argument is the query unless it is one word or names a folder."""
     if arguments and len(arguments[-1].split()) > 1 and not Path(arguments[-1]).exists():
         return arguments[:-1], arguments[-1].strip().rstrip(";")
     return arguments, None
@@ -74,7 +81,7 @@ def split_arguments(arguments: tuple[str, ...]) -> tuple[tuple[str, ...], str | 
 
 
 def print_answer(answer: DataFrame, form: str) -> int:
-    """Write the rows of an answer; how many there were."""
+    """Print the rows of a result; return how many there were."""
     names = answer.columns
     if not names:
         return 0
@@ -92,7 +99,7 @@ def print_table(names: list[str], answer: DataFrame) -> int:
         table.add_row(*map(Text, row))
     show.console().print(table)
     if len(rows) > TABLE_ROWS:
-        click.echo(f"the first {TABLE_ROWS:,} rows; --format csv or json gives all, LIMIT fewer", err=True)
+        click.echo(f"the first {TABLE_ROWS:,} rows; --format csv or json prints all, LIMIT fewer", err=True)
     return min(len(rows), TABLE_ROWS)
 
 
@@ -135,7 +142,7 @@ def _counted(rows: Iterator[Any], write: Callable[[Any], object]) -> int:
 
 
 def plain(value: Any) -> Any:
-    """A value of Spark's as JSON has it: bytes in base64, times as ISO texts."""
+    """Return a Spark value for JSON: bytes in base64, times in ISO format."""
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if isinstance(value, dict):
@@ -151,7 +158,7 @@ def plain(value: Any) -> Any:
 
 
 class Shell:
-    """Reads queries until the input ends; an error of one does not end it."""
+    """Reads queries until the input ends. An error in one does not end the shell."""
 
     def __init__(self, tables: Views, form: str) -> None:
         self._tables = tables
@@ -168,7 +175,7 @@ class Shell:
                     complain(str(error))
 
     def do(self, text: str) -> None:
-        """One query, or one command of the shell."""
+        """Run one query, or one command of the shell."""
         if text.startswith("."):
             name, _, argument = text.partition(" ")
             self._command(name, argument.strip())
@@ -192,11 +199,11 @@ class Shell:
         elif name == ".help":
             click.echo(HELP)
         else:
-            complain(f"{name}: there is no such command; there are .tables, .schema TABLE, .help, .quit")
+            complain(f"{name}: no such command; use .tables, .schema TABLE, .help or .quit")
 
 
 def read_line(prompt: str) -> str | None:
-    """The next line; None at the end of the input."""
+    """Return the next line; None at the end of the input."""
     if not sys.stdin.isatty():
         return sys.stdin.readline() or None
     try:
@@ -207,7 +214,7 @@ def read_line(prompt: str) -> str | None:
 
 
 def statements(read: Callable[[str], str | None]) -> Iterator[str]:
-    """Queries without their ;, and commands of the shell, until .quit or the end of the input."""
+    """Yield queries without their ;, and shell commands, until .quit or the end of the input."""
     pending = ""
     while True:
         try:
@@ -231,7 +238,7 @@ def statements(read: Callable[[str], str | None]) -> Iterator[str]:
 
 
 def cut(text: str) -> tuple[list[str], str]:
-    """The statements that end with a ; outside of quotes and comments, and what is behind the last of them."""
+    """Split at each ; outside quotes and comments; return the statements, and the rest after the last one."""
     found, start, place = [], 0, 0
     while place < len(text):
         if text[place] in "'\"`":
@@ -254,7 +261,7 @@ def _behind_quote(text: str, place: int) -> int:
 
 
 class history:
-    """Lines that were typed before, kept between shells; without a terminal, or readline, there are none."""
+    """Keep the lines typed between shells; do nothing without a terminal or readline."""
 
     def __enter__(self) -> None:
         self._path: Path | None = None

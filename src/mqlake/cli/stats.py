@@ -1,4 +1,4 @@
-"""`mqlake stats`: traffic as a table, counted on Spark."""
+"""`mqlake stats`: count traffic on Spark."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ def _dimensions(context: click.Context, parameter: click.Parameter, text: str) -
 
 @click.command()
 @spark_command
-@click.option("--by", default="topic", show_default=True, callback=_dimensions, help="store,topic,queue,tag,minute")
-@click.option("--internal", is_flag=True, help="Also RocketMQ's own topics, half and rolled-back messages.")
+@click.option(
+    "--by", default="topic", show_default=True, callback=_dimensions, help="Some of store,topic,queue,tag,minute."
+)
+@click.option("--internal", is_flag=True, help="Include RocketMQ's system topics, half messages and rolled-back ones.")
 @json_option
 def stats(
     stores: tuple[str, ...], lake: str | None, master: str, by: tuple[str, ...], internal: bool, as_json: bool
 ) -> None:
     """Count messages, bytes, sizes and the time from born to store, by topic, queue, tag or minute.
 
-    With --lake, what its pipeline has counted is taken from there, and only the rest of the logs is read.
+    With --lake, the counts of its pipeline are used, and only the rest of the logs is read.
     """
     if not stores and lake is None:
         raise click.UsageError("name a store, or a lake with --lake")

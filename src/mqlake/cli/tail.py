@@ -1,4 +1,4 @@
-"""`mqlake tail`: the newest messages of a topic, all its queues merged, one line each; and those that come."""
+"""`mqlake tail`: show the newest messages of a topic over all its queues, one line each, and follow it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,22 @@ _in_log_order = attrgetter("physical_offset")
 @store_command
 @click.argument("topic")
 @click.option("--queue", type=click.IntRange(min=0), help="Only this queue.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), default=10, show_default=True, help="So many old messages.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with new ones, until Ctrl-C.")
+@click.option(
+    "-n",
+    "--lines",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    help="Start with this many old messages.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Continue with new messages, until Ctrl-C.")
 @json_option
 def tail(
     store: Path, config: Path | None, topic: str, queue: int | None, lines: int, follow: bool, as_json: bool
 ) -> None:
     """Show the newest messages of TOPIC, oldest first, merged over its queues.
 
-    With --follow it goes on as messages come, from whichever process writes them; the topic may yet have to come.
+    With --follow it prints new messages as any process writes them. The topic need not exist yet.
     """
     try:
         with open_reader(store, config) as opened:
@@ -47,7 +54,7 @@ def tail(
 
 
 class Tail:
-    """Where the tail stands in each queue."""
+    """The position in each queue."""
 
     def __init__(self, store: MessageStore, topic: str, queue_id: int | None, *, may_wait: bool) -> None:
         self._store = store
@@ -58,7 +65,7 @@ class Tail:
         self._log_end = -1
 
     def newest(self, limit: int) -> list[StoredMessage]:
-        """The last `limit` messages over all queues; the tail stands behind them afterwards."""
+        """Return the last `limit` messages over all queues, and move the position after them."""
         found: list[StoredMessage] = []
         self._log_end = self._store.end_offset
         for queue in self._queues():
@@ -68,7 +75,7 @@ class Tail:
         return found[len(found) - min(limit, len(found)) :]
 
     def new_messages(self) -> list[StoredMessage]:
-        """What came since the last call."""
+        """Return the messages since the last call."""
         end = self._store.end_offset
         if end == self._log_end:
             return []
@@ -80,7 +87,7 @@ class Tail:
         return sorted(found, key=_in_log_order)
 
     def _queues(self) -> list[QueueRange]:
-        self._store.topics()  # a reader learns of new queues as it lists the topics
+        self._store.topics()  # listing the topics makes a reader find new queues
         try:
             queues = self._store.queues(self._topic)
         except UnknownTopic:
@@ -107,9 +114,9 @@ class Tail:
 
     def _behind(self, start: int, messages: list[StoredMessage]) -> int:
         last = messages[-1]
-        if last.topic != self._topic:  # a light queue: the record has its number in another topic's queue
+        if last.topic != self._topic:  # a light queue: the record holds its queue offset in another topic
             return start + len(messages)
-        return last.queue_offset + int(last.properties.get("INNER_NUM", 1))  # a batch takes as many numbers
+        return last.queue_offset + int(last.properties.get("INNER_NUM", 1))  # a batch takes several queue offsets
 
 
 def _print(messages: list[StoredMessage], *, as_json: bool) -> None:

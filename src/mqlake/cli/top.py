@@ -1,6 +1,6 @@
-"""`mqlake top`: topics, rates, groups and lag, as they change. It reads, so it works while another process writes.
+"""`mqlake top`: watch topics, rates, groups and lag. It only reads, so it works while another process writes.
 
-A rate is the difference of two looks at the queues' ends, or at a group's progress, over the time between them.
+A rate is the difference of two samples of the queues' ends, or of a group's progress, over the time between them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GroupLook(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Everything at one moment."""
+    """One sample of all topics and groups."""
 
     at_s: float
     topics: dict[str, TopicLook]
@@ -60,7 +60,7 @@ class Look(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One line of a view: names, counts, and messages a second."""
+    """One line of a view: names, counts, and messages per second."""
 
     names: tuple[str, ...]
     counts: tuple[int, ...]
@@ -70,15 +70,15 @@ class Row(NamedTuple):
 @click.command()
 @store_command
 @click.option(
-    "--interval", type=click.FloatRange(min=0.05), default=1.0, show_default=True, help="Seconds between looks."
+    "--interval", type=click.FloatRange(min=0.05), default=1.0, show_default=True, help="Seconds between samples."
 )
 @click.option(
-    "--rows", type=click.IntRange(min=1), default=20, show_default=True, help="Rows of each table, busiest first."
+    "--rows", type=click.IntRange(min=1), default=20, show_default=True, help="Rows in each table, busiest first."
 )
-@click.option("--once", is_flag=True, help="Two looks, one view, and no more: for scripts.")
+@click.option("--once", is_flag=True, help="Take two samples, print once and exit: for scripts.")
 @json_option
 def top(store: Path, config: Path | None, interval: float, rows: int, once: bool, as_json: bool) -> None:
-    """Watch topics, rates, groups and lag. Ctrl-C ends it."""
+    """Watch topics, rates, groups and lag. Stop with Ctrl-C."""
     with open_reader(store, config) as opened:
         views = _views(opened, interval)
         if once or as_json:
@@ -86,7 +86,7 @@ def top(store: Path, config: Path | None, interval: float, rows: int, once: bool
             return
         shown = show.console()
         with contextlib.suppress(KeyboardInterrupt):
-            if not shown.is_terminal:  # a file, or another program: one view behind the other
+            if not shown.is_terminal:  # a file, or another program: one view after the other
                 for topics, groups in views:
                     shown.print(_tables(topics, groups, rows, str(store)), "")
                     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`mqlake topic`: topics that are set up."""
+"""`mqlake topic`: create, change, delete or list topics."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ import click
 
 from mqlake.cli import show
 from mqlake.cli.options import json_option, open_existing, open_reader, open_writer, store_command
-from mqlake.delivery.topics import Permission, Topic
+from mqlake.delivery.registry.topics import Permission, Topic
 
 PERMISSIONS = {"r": Permission.READ, "w": Permission.WRITE, "rw": Permission.READ | Permission.WRITE}
 
 
 @click.group()
 def topic() -> None:
-    """Topics: how many queues each has, and what may be done with it."""
+    """Create, change, delete or list topics."""
 
 
 @topic.command()
 @store_command
 @click.argument("name")
-@click.option("--queues", type=click.IntRange(1, 65_536), help="Queues it gets; defaultTopicQueueNums without it.")
-@click.option("--permission", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True)
+@click.option("--queues", type=click.IntRange(1, 65_536), help="Number of queues. Default: defaultTopicQueueNums.")
+@click.option(
+    "--permission", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True, help="Read, write or both."
+)
 def create(store: Path, config: Path | None, name: str, queues: int | None, permission: str) -> None:
-    """Set topic NAME up; the store is made if there is none."""
+    """Create topic NAME, and the store if there is none."""
     with open_writer(store, config) as opened:
         made = opened.create_topic(name, queues, permission=PERMISSIONS[permission])
-    click.echo(f"topic {made.name}: {made.write_queue_count} queues, {permission}")
+    click.echo(f"topic {made.name}: {show.counted(made.write_queue_count, 'queue')}, {permission}")
 
 
 @topic.command()
@@ -36,7 +38,7 @@ def create(store: Path, config: Path | None, name: str, queues: int | None, perm
 @click.argument("name")
 @click.option("--read-queues", type=click.IntRange(1, 65_536))
 @click.option("--write-queues", type=click.IntRange(1, 65_536))
-@click.option("--permission", type=click.Choice(list(PERMISSIONS)))
+@click.option("--permission", type=click.Choice(list(PERMISSIONS)), help="Read, write or both.")
 def update(
     store: Path,
     config: Path | None,
@@ -45,20 +47,20 @@ def update(
     write_queues: int | None,
     permission: str | None,
 ) -> None:
-    """Change settings of topic NAME."""
+    """Change the settings of topic NAME."""
     given: dict[str, Any] = {"read_queue_count": read_queues, "write_queue_count": write_queues}
     changes = {key: value for key, value in given.items() if value is not None}
     if permission is not None:
         changes["permission"] = PERMISSIONS[permission]
     with open_existing(store, config) as opened:
         made = opened.update_topic(name, **changes)
-    click.echo(f"topic {made.name}: {made.write_queue_count} queues, {_permission(made)}")
+    click.echo(f"topic {made.name}: {show.counted(made.write_queue_count, 'queue')}, {_permission(made)}")
 
 
 @topic.command()
 @store_command
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete(store: Path, config: Path | None, name: str, yes: bool) -> None:
     """Delete topic NAME, its queues, and the progress of all groups on it."""
     if not yes:
@@ -72,7 +74,7 @@ def delete(store: Path, config: Path | None, name: str, yes: bool) -> None:
 @store_command
 @json_option
 def list_topics(store: Path, config: Path | None, as_json: bool) -> None:
-    """List the topics that are set up; `mqlake topics` lists their queues."""
+    """List the topics and their settings. `mqlake topics` lists their queues."""
     with open_reader(store, config) as opened:
         topics = list(opened.delivery.topics)
     table = show.table("topic", "read queues>", "write queues>", "permission", "ordered")

@@ -1,4 +1,4 @@
-"""`mqlake topics`: the topics and their queues."""
+"""`mqlake topics`: list topics and their queues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mqlake.cli.options import json_option, open_reader, store_command
 @store_command
 @json_option
 def topics(store: Path, config: Path | None, as_json: bool) -> None:
-    """List the topics and, for each queue, the range of offsets that can be read."""
+    """List the topics and, for each queue, the range of readable queue offsets."""
     with open_reader(store, config) as opened:
         ranges = [queue for topic in opened.topics() for queue in opened.queues(topic)]
     if as_json:

@@ -1,4 +1,4 @@
-"""`mqlake torture`: faults on your own disk, and a table of what they cost. It must be nothing."""
+"""`mqlake torture`: inject faults on your own disk, and print what was lost. It must be nothing."""
 
 from __future__ import annotations
 
@@ -47,22 +47,27 @@ def row_names(ctx: click.Context, parameter: click.Parameter, text: str | None) 
 
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--seed", type=click.IntRange(min=0), help="Draw the faults of this seed again; else one is drawn.")
-@click.option("--minutes", type=click.FloatRange(min=0.01), default=3.0, show_default=True, help="Time for all rows.")
-@click.option("--full", is_flag=True, help="Every fault of the table, however long it takes.")
+@click.option("--seed", type=click.IntRange(min=0), help="Repeat the faults of this seed. Default: a random seed.")
 @click.option(
-    "--only", callback=row_names, metavar="ROW,…", help="shapes, cuts, full, syncs, flips, kill, power, sink, pipeline."
+    "--minutes", type=click.FloatRange(min=0.01), default=3.0, show_default=True, help="Total time for all rows."
 )
-@click.option("--case", type=click.IntRange(min=0), help="One case of one row alone; its folder stays.")
+@click.option("--full", is_flag=True, help="Run every fault, however long it takes.")
+@click.option(
+    "--only",
+    callback=row_names,
+    metavar="ROW,…",
+    help="Run only these rows: shapes, cuts, full, syncs, flips, kill, power, sink, pipeline.",
+)
+@click.option("--case", type=click.IntRange(min=0), help="Run only this case of one row; keep its folder.")
 @json_option
 def torture(
     directory: Path, seed: int | None, minutes: float, full: bool, only: list[str], case: int | None, as_json: bool
 ) -> None:
-    """Break stores below DIR in every way that disks and machines do, and count what is lost.
+    """Break stores under DIR in every way that disks and machines do, and count what is lost.
 
-    Kills, power cuts, cut and damaged files, failing syncs, a full disk. Every message that was acknowledged must be
-    there afterwards. What is written is removed, unless a promise was broken: then it stays, and the command that runs
-    that case again is printed. Exit code 0 means that every count is zero.
+    Kills, power cuts, truncated and damaged files, failing syncs, a full disk. Every acknowledged message must survive.
+    Files are removed afterwards, unless a promise was broken: then they stay, and the command that repeats the case is
+    printed. Exit code 0 means that every count is zero.
     """
     from mqlake.torture.run import Torture
 
@@ -85,7 +90,7 @@ def torture(
 
 @contextmanager
 def _progress(rows: list[str]) -> Iterator[Progress]:
-    """One bar a row, on standard error; nothing where that is no terminal."""
+    """Show one progress bar a row on standard error, if that is a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     shown = Console(stderr=True)
@@ -125,7 +130,7 @@ def _print(results: list[Result], directory: Path, seed: int, *, as_json: bool) 
 
 
 def table_of(results: list[Result]) -> object:
-    """The table; a column that means nothing for a row is a dot."""
+    """Return the table. A dot marks a column that does not apply to a row."""
     from mqlake.torture.rows import ROWS
 
     made = show.table("row", "what was done*", *(f"{title}>" for title in COLUMNS.values()), "took>")

@@ -1,1 +1,1 @@
-"""Bytes to values and back, without I/O."""
+"""Convert between bytes and values, without I/O."""

@@ -1,7 +1,7 @@
-"""RocketMQ's `checkpoint` file: 4096 bytes that begin with six longs, all of them hints.
+"""RocketMQ's `checkpoint` file: 4096 bytes that start with six longs. All six are hints.
 
-Any of them may be stale or zero after a clean stop of the original, so nothing concludes "empty" from a zero here.
-4.x knows the first three, 5.0 four, 5.1.1 five, 5.5 all six.
+RocketMQ may leave any of them stale or zero after a clean stop, so a zero here never means "empty". 4.x writes the
+first three, 5.0 four, 5.1.1 five, 5.5 all six.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FIELDS = struct.Struct(">qqqqqq")
 
 
 class RocketCheckpoint(NamedTuple):
-    """Store times up to which log, queues and index were on disk; and three offsets of RocketMQ 5."""
+    """The store times up to which log, queues and index were on disk, and three offsets of RocketMQ 5."""
 
     log_timestamp: int = 0
     queue_timestamp: int = 0
@@ -28,5 +28,5 @@ class RocketCheckpoint(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> RocketCheckpoint:
-        """A short file reads as if zeroes followed."""
+        """Decode the fields. A short file reads as if zeros followed."""
         return cls(*FIELDS.unpack_from(data.ljust(FIELDS.size, b"\0")))

@@ -1,4 +1,4 @@
-"""Compressed bodies: RocketMQ's three codecs, named by three bits of the system flag."""
+"""Compressed bodies: RocketMQ's three codecs, selected by three bits of the system flag."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ TYPE_MASK = 0x700
 LZ4 = 0x100
 ZSTD = 0x200
 MAX_INFLATED = 64 * 1024 * 1024
-"""No body may grow beyond this: a few kilobytes can claim to be gigabytes."""
+"""Largest body after decompression: a few kilobytes can expand to gigabytes."""
 
 
 def decompress_body(body: bytes, sys_flag: int, limit: int = MAX_INFLATED) -> bytes:
-    """The body as the producer gave it: itself, where the flag does not say compressed; CorruptBody where it lies."""
+    """Return the body as the producer sent it, or unchanged if the flag says it is not compressed.
+
+    Raises CorruptBody if the bytes do not decompress, or to more than `limit` bytes.
+    """
     if not sys_flag & COMPRESSED:
         return body
     kind = sys_flag & TYPE_MASK
@@ -25,7 +28,7 @@ def decompress_body(body: bytes, sys_flag: int, limit: int = MAX_INFLATED) -> by
             inflated = _inflate_lz4(body, limit)
         elif kind == ZSTD:
             inflated = _inflate_zstd(body, limit)
-        else:  # 0 is what old clients write, 0x300 what new ones do: both are zlib
+        else:  # old clients write 0, new ones 0x300: both mean zlib
             inflated = _inflate_zlib(body, limit)
     except (RuntimeError, zlib.error) as error:
         raise CorruptBody(str(error)) from None
@@ -61,7 +64,7 @@ def _inflate_zstd(body: bytes, limit: int) -> bytes:
         raise MissingExtra("a Zstd body", "compression") from None
     try:
         inflater = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
-        size = zstandard.frame_content_size(body)  # -1 where the frame does not say
+        size = zstandard.frame_content_size(body)  # -1 if the frame does not give its size
         if size > limit:
             raise CorruptBody(f"it inflates beyond {limit} bytes")
         data: bytes = inflater.decompress(body) if size >= 0 else _inflate_unsized(zstandard, body, limit)
@@ -73,7 +76,7 @@ def _inflate_zstd(body: bytes, limit: int) -> bytes:
 
 
 def _inflate_unsized(zstandard: Any, body: bytes, limit: int) -> bytes:
-    """A frame that does not say how large it is, as streams write it: inflated in pieces, up to the limit."""
+    """Decompress a frame without a size, as streams write it: piece by piece, up to the limit."""
     inflater = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj(write_size=1 << 16)
     pieces, total = [], 0
     for at in range(0, len(body), 1 << 12):

@@ -1,4 +1,4 @@
-"""The key index: header, file size, and the text and hash under which a key is entered."""
+"""The key index: its header, its file size, and the text and hash of a key."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from mqlake.kernel import java_hash
 
 HEADER = struct.Struct(">qqqqii")
 HEADER_SIZE = 40
+ENTRY_SIZE = 20
 DEFAULT_SLOTS = 5_000_000
 DEFAULT_ENTRIES = 20_000_000
 
 
 class IndexHeader(NamedTuple):
-    """Span of an index file in time and in the log. The next entry's number starts at 1; entry 0 is never used."""
+    """The range of an index file in time and in the log. `next_entry` starts at 1: entry 0 is never used."""
 
     begin_timestamp: int
     end_timestamp: int
@@ -29,15 +30,15 @@ class IndexHeader(NamedTuple):
 
 
 def index_file_size(slot_count: int, entry_count: int) -> int:
-    return HEADER_SIZE + 4 * slot_count + 20 * entry_count
+    return HEADER_SIZE + 4 * slot_count + ENTRY_SIZE * entry_count
 
 
 def key_text(topic: str, key: str, *, tag: bool = False) -> str:
-    """RocketMQ's text for a key; since 5.4 tags are entered too, under a T of their own."""
+    """Return the text that RocketMQ hashes for a key. Since 5.4 it also indexes tags, with a `T` in the text."""
     return f"{topic}#T#{key}" if tag else f"{topic}#{key}"
 
 
 def key_hash(text: str) -> int:
-    """Java's Math.abs of the hash; the one number that has no absolute value counts as 0."""
+    """Return Java's Math.abs of the text's hash. The one int without an absolute value counts as 0."""
     h = java_hash(text)
     return 0 if h == -(1 << 31) else abs(h)

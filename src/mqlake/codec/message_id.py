@@ -1,4 +1,4 @@
-"""RocketMQ's offset message id: store host and physical offset as upper-case hexadecimal, 32 or 56 digits."""
+"""RocketMQ's offset message id: store host and physical offset in upper-case hexadecimal, 32 or 56 digits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def encode_message_id(store_host: bytes, physical_offset: int) -> str:
 
 
 def decode_message_id(message_id: str) -> tuple[bytes, int]:
-    """The packed store host and the physical offset; NoSuchMessage where the text is no such id."""
+    """Return the packed store host and the physical offset. Raises NoSuchMessage if the text is no such id."""
     try:
         data = bytes.fromhex(message_id)
     except ValueError:

@@ -9,14 +9,14 @@ ENTRY_SIZE = 20
 ENTRY = struct.Struct(">qiq")
 FILLER_SIZE = 0x7FFFFFFF
 FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
-"""Stands for no message: fills a queue's first file up to where the queue begins."""
+"""An entry without a message. It fills a queue's first file up to where the queue begins."""
 
 BATCH_ENTRY_SIZE = 46
 BATCH_ENTRY = struct.Struct(">qiqqqhii")
 
 
 class QueueEntry(NamedTuple):
-    """Where a message lies in the commit log, and the hash of its tag."""
+    """The physical offset and size of a message, and the hash of its tag."""
 
     physical_offset: int
     size: int
@@ -24,7 +24,7 @@ class QueueEntry(NamedTuple):
 
 
 class BatchEntry(NamedTuple):
-    """Where a record of one or more messages lies, and the queue offset of the first of them."""
+    """The place of a record with one or more messages, and the queue offset of the first of them."""
 
     physical_offset: int
     size: int

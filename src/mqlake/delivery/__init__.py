@@ -1,4 +1,4 @@
-"""What makes a log a message queue: topics, groups and their progress, filters, delay, retry, transactions.
+"""Message queue features on top of the store: topics, groups and progress, filters, delays, retries, transactions.
 
-State lies in RocketMQ's own places: `config/*.json` and system topics of the log.
+All state is kept where RocketMQ keeps it: in `config/*.json` and in system topics of the log.
 """

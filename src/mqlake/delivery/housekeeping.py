@@ -1,84 +1,115 @@
-"""What is to be done from time to time, on one thread: progress to the disk, delayed messages, checks.
+"""Periodic services of delivery: write progress, deliver delayed messages, check transactions. Each has one worker.
 
-A service is a method `step(now_ms) -> next due ms`. The thread only calls those that are due; a test calls `step` with
-a clock of its own and needs no thread. A service that fails says so in the log and is tried again a second later: the
-others go on.
+A service is a method `step(now_ms) -> next due ms`, in milliseconds since 1970. Its worker calls it when it is due. A
+test calls `Housekeeping.step` with its own clock and needs no thread. Between calls the worker waits on the monotonic
+clock: a service that asks for a call in five seconds gets it in five seconds, even if the wall clock is set meanwhile.
+A service whose next call depends on the wall clock (`by_clock`: a message is due at a time of day) is called at least
+once a second, so that it notices when the wall clock is set.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
-Service = Callable[[int], int]
-"""Does what is due at a time (milliseconds since 1970), and says when there is more to do."""
-NEVER_MS = 1 << 62
-RETRY_MS = 1_000
-_log = logging.getLogger(__name__)
+from mqlake.runtime.locks import make_lock
+from mqlake.runtime.workers import UNTIL_WOKEN, State, Worker, Workers
+
+Step = Callable[[int], int]
+"""Does what is due at the given time and returns when it must be called next, both in milliseconds since 1970."""
+NEVER_MS: Final = 1 << 62
+LOOK_S: Final = 1.0
+"""A service that depends on the wall clock is called at least this often."""
+
+
+class Service:
+    """One service and the time of its next call."""
+
+    def __init__(self, step: Step, due_ms: int, *, by_clock: bool) -> None:
+        self.step = step
+        self.by_clock = by_clock
+        self._lock = make_lock("housekeeping")
+        self.due_ms = due_ms
+        self._due_at = _at(due_ms)
+        """The same time on the monotonic clock. The worker waits for this one."""
+        self.worker: Worker | None = None
+
+    def call_by(self, due_ms: int) -> None:
+        at = _at(due_ms)
+        with self._lock:
+            if at >= self._due_at:
+                return
+            self.due_ms, self._due_at = due_ms, at
+        if self.worker is not None:
+            self.worker.wake()
+
+    def work(self) -> float:
+        """Call the step if it is due; return how many seconds the worker may rest."""
+        if self._due_at <= time.monotonic():
+            self.call(_now_ms())
+        return max(0.0, self._due_at - time.monotonic())
+
+    def call(self, now_ms: int) -> None:
+        before = self.due_ms, self._due_at
+        with self._lock:
+            self.due_ms, self._due_at = NEVER_MS, UNTIL_WOKEN  # before the step: a `call_by` during it must count
+        try:
+            next_ms = self.step(now_ms)
+        except BaseException:
+            self.due_ms, self._due_at = before  # the worker decides whether to retry
+            raise
+        wait_s = max(0.0, (next_ms - now_ms) / 1000)
+        if self.by_clock:
+            wait_s = min(wait_s, LOOK_S)
+        with self._lock:
+            self.due_ms = min(self.due_ms, next_ms)
+            self._due_at = min(self._due_at, time.monotonic() + wait_s)
 
 
 class Housekeeping:
-    """The services of one store. Several threads may call it; one at a time steps."""
+    """The services of one store. Any thread may call it."""
 
-    def __init__(self) -> None:
-        self._due: dict[Service, int] = {}
-        self._stepping = threading.Lock()
-        self._bell = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._stopping = False
+    def __init__(self, workers: Workers | None) -> None:
+        """Without `workers` (in a reader or a test) no service runs on its own."""
+        self._workers = workers
+        self._services: dict[Step, Service] = {}
+        self._closed = False
 
-    def add(self, service: Service, due_ms: int = 0) -> None:
-        """Have a service called from `due_ms` on; the thread is started with the first."""
-        with self._bell:
-            self._due[service] = due_ms
-            if self._thread is None and not self._stopping:
-                self._thread = threading.Thread(target=self._run, name="mqlake-housekeeping", daemon=True)
-                self._thread.start()
-            self._bell.notify()
+    def add(self, name: str, step: Step, due_ms: int = 0, *, by_clock: bool = False) -> None:
+        """Register a service and start its worker under this name; the first call is at `due_ms`."""
+        service = self._services[step] = Service(step, due_ms, by_clock=by_clock)
+        if self._workers is not None and not self._closed:
+            service.worker = self._workers.add(name, service.work)
+            service.worker.start()
 
-    def call_by(self, service: Service, due_ms: int) -> None:
-        """Have a service called at `due_ms`, or earlier where it is due earlier."""
-        with self._bell:
-            if due_ms < self._due[service]:
-                self._due[service] = due_ms
-                self._bell.notify()
+    def call_by(self, step: Step, due_ms: int) -> None:
+        """Call a service at `due_ms` at the latest."""
+        self._services[step].call_by(due_ms)
 
     def step(self, now_ms: int) -> int:
-        """Call every service that is due; when the next one is."""
-        with self._stepping:
-            for service, due_ms in list(self._due.items()):
-                if due_ms <= now_ms:
-                    self._call(service, now_ms)
-        return min(self._due.values(), default=NEVER_MS)
+        """Call every service that is due at `now_ms`; return when the next one is. For tests, with their own clock."""
+        for service in list(self._services.values()):
+            if service.due_ms <= now_ms:
+                service.call(now_ms)
+        return min((service.due_ms for service in self._services.values()), default=NEVER_MS)
 
-    def _call(self, service: Service, now_ms: int) -> None:
-        self._due[service] = NEVER_MS  # first: who asks for an earlier time while it works is heard
-        try:
-            next_ms = service(now_ms)
-        except Exception:
-            _log.exception("%s failed; it is tried again in %d ms", service, RETRY_MS)
-            next_ms = now_ms + RETRY_MS
-        with self._bell:
-            self._due[service] = min(self._due[service], next_ms)
-
-    def _run(self) -> None:
-        while not self._stopping:
-            next_ms = self.step(_now_ms())
-            with self._bell:
-                next_ms = min(next_ms, *self._due.values())
-                wait_s = (next_ms - _now_ms()) / 1000
-                if wait_s > 0 and not self._stopping:
-                    self._bell.wait(min(wait_s, threading.TIMEOUT_MAX))
+    @property
+    def failure(self) -> Exception | None:
+        """The error that stopped a service for good; None if no service has failed."""
+        workers = (service.worker for service in list(self._services.values()))
+        return next((each.error for each in workers if each is not None and each.state is State.FAILED), None)
 
     def close(self) -> None:
-        """Stop the thread; a service that is at work ends first."""
-        with self._bell:
-            self._stopping = True
-            self._bell.notify()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        """Stop the workers. A step that is running finishes first."""
+        self._closed = True
+        for service in list(self._services.values()):
+            if service.worker is not None:
+                service.worker.stop()
+
+
+def _at(due_ms: int) -> float:
+    return time.monotonic() + max(0.0, (due_ms - _now_ms()) / 1000)
 
 
 def _now_ms() -> int:

@@ -1,4 +1,4 @@
-"""RocketMQ's names for what a message carries about its delivery."""
+"""Names of the message properties that control delivery. They are RocketMQ's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNIQUE_KEY = "UNIQ_KEY"
 
 OUT_MS = "TIMER_OUT_MS"
 CANCELS = "TIMER_DEL_UNIQKEY"
-"""Its value is the unique key of the message that it takes back, with the real topic and `+` before it or without."""
+"""The unique key of the message to cancel, either alone or as `real topic+key`."""
 ENQUEUED_MS = "TIMER_ENQUEUE_MS"
 DEQUEUED_MS = "TIMER_DEQUEUE_MS"
 

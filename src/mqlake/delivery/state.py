@@ -1,44 +1,54 @@
-"""What this layer keeps of one store in `config/`, each file opened when it is first needed.
+"""Delivery state of one store: the tables in `config/`, the scheduler, transactions and consumers.
 
-A program that only puts reads `topics.json` once, with its first message, and nothing else.
+Each file is opened on first use: a program that only puts reads `topics.json` once, with its first message, and nothing
+else.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from mqlake.delivery.config_file import ConfigFile
-from mqlake.delivery.filter_table import FilterTable
-from mqlake.delivery.groups import Group, Groups
 from mqlake.delivery.housekeeping import Housekeeping
-from mqlake.delivery.offsets import ConsumerOffsets, OffsetTable
-from mqlake.delivery.registry import nearest
-from mqlake.delivery.retry import retried
-from mqlake.delivery.scheduler import Scheduler
-from mqlake.delivery.system_topics import HALF_TOPIC, INTERNAL_GROUP_PREFIX, system_queue_count
-from mqlake.delivery.topics import Permission, Topic, Topics
-from mqlake.delivery.transaction import Transactions
-from mqlake.delivery.waiting import Waiting, by_the_clock
-from mqlake.errors import NotPermitted, ReadOnlyStore, StoreError, UnknownTopic
-from mqlake.message import Durability, PutReceipt, StoredMessage
-from mqlake.store.engine import Engine
-from mqlake.store.follower import Follower
+from mqlake.delivery.later.retry import retried
+from mqlake.delivery.later.routing import DelayRouting
+from mqlake.delivery.later.scheduler import Scheduler
+from mqlake.delivery.later.waiting import Waiting, by_the_clock
+from mqlake.delivery.registry.config_file import ConfigFile
+from mqlake.delivery.registry.filter_table import FilterTable
+from mqlake.delivery.registry.groups import Group, Groups
+from mqlake.delivery.registry.offsets import ConsumerOffsets, OffsetTable
+from mqlake.delivery.registry.system_topics import HALF_TOPIC, INTERNAL_GROUP_PREFIX, system_queue_count
+from mqlake.delivery.registry.table import nearest
+from mqlake.delivery.registry.topics import Permission, Topic, Topics
+from mqlake.delivery.transactions.transaction import Transactions
+from mqlake.errors import InvalidConfig, NotPermitted, ReadOnlyStore, StoreError, UnknownTopic
+from mqlake.logs.topic_table import require_topic
+from mqlake.message import PutReceipt, StoredMessage
+from mqlake.runtime.locks import make_lock
+from mqlake.store.ports import Reading, Writing
 
+if TYPE_CHECKING:
+    from mqlake.delivery.consume.consumers import Consumers
+
+Item = TypeVar("Item", Topic, Group)
 Value = TypeVar("Value")
+PARTS, TABLES = "delivery.parts", "delivery.tables"
+"""Lock names, in lock order: opening a part may open tables, never the other way round."""
 _log = logging.getLogger(__name__)
 
 
 class Once(Generic[Value]):
-    """A value that is made when it is first asked for, by one thread."""
+    """A value created on first use, by the first thread that needs it."""
 
-    def __init__(self, make: Callable[[], Value]) -> None:
+    def __init__(self, lock: str, make: Callable[[], Value]) -> None:
+        """`lock` names the lock that is held while `make` creates the value."""
         self._make = make
-        self._lock = threading.Lock()
+        self._lock = make_lock(lock)
         self._made: list[Value] = []
 
     def __call__(self) -> Value:
@@ -49,48 +59,75 @@ class Once(Generic[Value]):
         return self._made[0]
 
     def peek(self) -> Value | None:
+        """Return the value if it exists; never create it."""
         return self._made[0] if self._made else None
 
 
 class Delivery:
-    """Topics, groups and progress of one store, and who keeps them on the disk."""
+    """Topics, groups, progress and delayed delivery of one store. It uses the store through its ports only."""
 
-    def __init__(self, side: Engine | Follower) -> None:
-        self.side = side
-        self.config = side.config.delivery
-        self.housekeeping = Housekeeping()
+    def __init__(self, reading: Reading, writing: Writing | None, require_open: Callable[[], None]) -> None:
+        """`require_open` raises unless the store is open."""
+        self.reading = reading
+        self._writing = writing
+        self.require_open = require_open
+        self.config = reading.config.delivery
+        self.housekeeping = Housekeeping(writing.workers if writing is not None else None)
         self._is_kept = False
-        self._topics = Once(lambda: Topics(self._file("topics.json")))
-        self._groups = Once(lambda: Groups(self._file("subscriptionGroup.json")))
-        self._filters = Once(lambda: FilterTable(self._file("consumerFilter.json")))
-        self._offsets = Once(self._open_offsets)
+        self._topics = Once(TABLES, lambda: Topics(self._file("topics.json")))
+        self._groups = Once(TABLES, lambda: Groups(self._file("subscriptionGroup.json")))
+        self._filters = Once(TABLES, lambda: FilterTable(self._file("consumerFilter.json")))
+        self._offsets = Once(TABLES, self._open_offsets)
         self._own_tables: weakref.WeakSet[OffsetTable] = weakref.WeakSet()
-        self.scheduler: Scheduler | None = Scheduler(side, self.housekeeping) if isinstance(side, Engine) else None
-        """Messages for later, for the writer."""
-        self._transactions = Once(self._open_transactions)
+        self.scheduler = Scheduler(writing, self.housekeeping) if writing is not None else None
+        """Delivers delayed messages; None in a reader."""
+        self._transactions = Once(PARTS, self._open_transactions)
+        self._consumers = Once(PARTS, self._open_consumers)
+
+    def start(self) -> None:
+        """Start delivering if anything is pending, and finish commits that a crash interrupted."""
+        writing = self._writing
+        if writing is None or self.scheduler is None:
+            return
+        writing.topics.may_write = self.admit
+        writing.log.route_delayed(DelayRouting(writing.config, self.scheduler.stored))
+        self.scheduler.start()
+        if writing.queues.queue_ids(HALF_TOPIC):
+            self._transactions()
 
     def _file(self, name: str) -> ConfigFile:
-        return ConfigFile(self.side.layout.config / name, self.side.layout.scratch)
+        return ConfigFile(self.reading.layout.config / name, self.reading.layout.scratch)
 
     @property
     def topics(self) -> Topics:
-        """`topics.json`."""
+        """The table in `topics.json`."""
         return self._topics()
 
     @property
     def groups(self) -> Groups:
-        """`subscriptionGroup.json`."""
+        """The table in `subscriptionGroup.json`."""
         return self._groups()
 
     @property
     def filters(self) -> FilterTable:
-        """`consumerFilter.json`."""
+        """The table in `consumerFilter.json`."""
         return self._filters()
 
     @property
     def offsets(self) -> ConsumerOffsets:
-        """`consumerOffset.json`. Who commits calls `keep` once before."""
+        """The table in `consumerOffset.json`. A caller that commits calls `keep` once before."""
         return self._offsets()
+
+    @property
+    def consumers(self) -> Consumers:
+        """All consumers of the store."""
+        self.require_open()
+        return self._consumers()
+
+    def _open_consumers(self) -> Consumers:
+        from mqlake.delivery.consume.consumers import Consumers
+
+        return Consumers(self)
 
     def _open_offsets(self) -> ConsumerOffsets:
         offsets = ConsumerOffsets(self._file("consumerOffset.json"))
@@ -98,17 +135,68 @@ class Delivery:
         return offsets
 
     def _make_log_durable(self) -> None:
-        if isinstance(self.side, Engine):
-            self.side.flusher.wait_until_durable(self.side.dispatcher.dispatched)
+        if self._writing is not None:
+            self._writing.flusher.wait_until_durable(self._writing.ends.dispatched)
 
     def current_offsets(self) -> ConsumerOffsets:
-        """The group's progress as it is now: a reader looks at the file again."""
-        return self.offsets if isinstance(self.side, Engine) else self._open_offsets()
+        """Return the groups' current progress. A reader reads the file again."""
+        return self.offsets if self._writing is not None else self._open_offsets()
 
-    # ---- who may
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes the store."""
+        return self._writing is not None
+
+    def require_writer(self) -> Writing:
+        self.require_open()
+        if self._writing is None:
+            raise ReadOnlyStore(self.reading.layout.root)
+        return self._writing
+
+    def raise_if_failed(self) -> None:
+        """Raise the error that stopped a service for good: a waiting consumer might wait forever."""
+        if self.housekeeping.failure is not None:
+            raise self.housekeeping.failure
+
+    # ---- topics and groups
+
+    def create_topic(self, topic: Topic) -> Topic:
+        writer = self.require_writer()
+        require_topic(topic.name)
+        known = self.topics.find(topic.name)
+        if known is not None and known != topic:
+            raise _exists("topic", topic, known)
+        self.topics.save(topic)
+        writer.log.ask_again(topic.name)
+        return topic
+
+    def update_topic(self, name: str, changes: dict[str, Any]) -> Topic:
+        writer = self.require_writer()
+        topic = _changed(self.topics.get(name), changes)
+        self.topics.save(topic)
+        writer.log.ask_again(name)
+        return topic
+
+    def create_group(self, name: str, settings: dict[str, Any]) -> Group:
+        self.require_writer()
+        group = _changed(Group(name), settings)
+        known = self.groups.find(name)
+        if known is not None and known != group:
+            raise _exists("group", group, known)
+        self.groups.save(group)
+        return group
+
+    def update_group(self, name: str, changes: dict[str, Any]) -> Group:
+        self.require_writer()
+        group = _changed(self.groups.get(name), changes)
+        self.groups.save(group)
+        return group
 
     def admit(self, topic: str) -> int | None:
-        """How many queues a put spreads its messages over: asked with the first message of a topic, not after it."""
+        """Return over how many queues puts to a topic are spread; NotPermitted if it takes no messages.
+
+        Called with a topic's first message and after `ask_again`, not for every message.
+        """
         known = self.topics.find(topic)
         if known is None:
             known = self.make_topic(topic)
@@ -118,25 +206,25 @@ class Delivery:
         return known.write_queue_count
 
     def make_topic(self, name: str) -> Topic:
-        """A topic that comes into being by use, in memory at once and in the file a little later."""
-        if not isinstance(self.side, Engine):
+        """Create a topic on first use: in memory at once, in the file with the next `persist`."""
+        if self._writing is None:
             raise self.topics.unknown(name)
-        queue_count = system_queue_count(name, len(self.side.config.delays_ms))
+        queue_count = system_queue_count(name, len(self.reading.config.delays_ms))
         if queue_count is None:
             if not self.config.auto_create_topics:
                 known = nearest(name, self.topics.names)
                 raise UnknownTopic(name, None, f"{known}; create_topic sets one up (autoCreateTopicEnable is off)")
-            queue_count = self.side.queue_count(name)
+            queue_count = self._writing.queue_count(name)
         topic = self.topics.note(Topic(name, queue_count, queue_count))
         self.keep()
         return topic
 
     def require_group(self, name: str) -> Group:
-        """A group that consumes; one that is not set up comes into being, where that is allowed."""
+        """Return a group that may consume. An unknown group is created if the configuration allows it."""
         known = self.groups.find(name)
         if known is None:
-            if not isinstance(self.side, Engine):
-                return Group(name)  # a reader keeps progress of its own, under any name
+            if self._writing is None:
+                return Group(name)  # a reader keeps its own progress, under any name
             if not self.config.auto_create_groups and not name.startswith(INTERNAL_GROUP_PREFIX):
                 raise self.groups.unknown(name)
             known = self.groups.note(Group(name))
@@ -145,59 +233,57 @@ class Delivery:
             raise NotPermitted(f"group {name!r}", "it is not enabled", "change it with update_group")
         return known
 
-    def require_writer(self) -> Engine:
-        if not isinstance(self.side, Engine):
-            raise ReadOnlyStore(self.side.layout.root)
-        return self.side
+    # ---- later
 
     def require_scheduler(self) -> Scheduler:
         self.require_writer()
         assert self.scheduler is not None, "a writer has one"
         return self.scheduler
 
+    def cancel(self, at: int | str | PutReceipt | StoredMessage) -> PutReceipt:
+        """Cancel a timed message; see `MessageStore.cancel`."""
+        writing, timer = self.require_writer(), self.require_scheduler().timer()
+        if isinstance(at, PutReceipt | StoredMessage):
+            at = at.physical_offset
+        waiting = writing.record(at) if isinstance(at, int) else writing.reader.get(at)
+        return timer.cancel(waiting, writing.put)
+
     def retry(self, group: str, message: StoredMessage, level: int = 0) -> PutReceipt | None:
-        """Have a group get a message again that failed; None where it wants none again."""
-        engine = self.require_writer()
+        """Put a failed message again for later delivery; None if the group has no retry queues."""
+        writing = self.require_writer()
         again = retried(self.require_group(group), message, level)
-        if again is None:
-            return None
-        receipt = engine.log.append(again, Durability.DISK if engine.config.flush.sync else Durability.PAGE_CACHE)
-        engine.publish()
-        return receipt
+        return None if again is None else writing.put(again)
 
     def waiting(self, limit: int) -> list[Waiting]:
-        """The messages that are delivered next; for a reader, those whose time has not come."""
+        """Return the messages that are delivered next; in a reader, those that are not due yet."""
         if self.scheduler is not None:
             return self.scheduler.waiting(limit)
-        return by_the_clock(self.side, time.time_ns() // 1_000_000, limit)
+        return by_the_clock(self.reading, time.time_ns() // 1_000_000, limit)
 
     @property
     def transactions(self) -> Transactions:
-        """Half messages, and what becomes of them."""
+        """The transactions of this store."""
         return self._transactions()
 
     def _open_transactions(self) -> Transactions:
-        transactions = Transactions(self.require_writer(), self.offsets, self.require_scheduler().deliveries)
+        transactions = Transactions(
+            self.require_writer(), self.offsets, self.require_scheduler().deliveries, self.require_open
+        )
         self.keep()
-        self.housekeeping.add(transactions.step)
+        self.housekeeping.add("transactions", transactions.step, by_clock=True)
         return transactions
 
-    def start(self) -> None:
-        """Go on with messages that the store holds for later, and with transactions that a crash left behind."""
-        self.require_scheduler().start()
-        if self.require_writer().queues.queue_ids(HALF_TOPIC):
-            self._transactions()
-
-    # ---- to the disk
+    # ---- to disk
 
     def keep(self) -> None:
-        """From here on, what changes reaches the disk every few seconds."""
+        """Start writing changes to the files every few seconds (`persist_interval_ms`)."""
         if not self._is_kept:
             self._is_kept = True
-            self.housekeeping.add(self._persist, time.time_ns() // 1_000_000 + self.config.persist_interval_ms)
+            due_ms = time.time_ns() // 1_000_000 + self.config.persist_interval_ms
+            self.housekeeping.add("progress", self._persist, due_ms)
 
     def keep_table(self, table: OffsetTable) -> None:
-        """Progress of a consumer's own, in a file that is none of the store's."""
+        """Write the progress of one consumer, in a file outside the store, along with the store's own."""
         table.before_save = self._make_log_durable
         self._own_tables.add(table)
         self.keep()
@@ -207,26 +293,45 @@ class Delivery:
         return now_ms + self.config.persist_interval_ms
 
     def persist(self) -> None:
-        """Write what changed since the last time."""
+        """Write the tables that changed since the last call."""
         for own in list(self._own_tables):
             own.sync()
-        if isinstance(self.side, Engine):
+        if self._writing is not None:
             for opened in (self._topics, self._groups, self._filters, self._offsets):
                 table = opened.peek()
                 if table is not None:
                     table.sync()
 
     def close(self) -> None:
-        """Stop what runs, and write what changed."""
+        """Close the consumers, stop the services, and write all changes."""
+        consumers, transactions = self._consumers.peek(), self._transactions.peek()
+        if consumers is not None:
+            consumers.close()
         self.housekeeping.close()
-        transactions = self._transactions.peek()
-        for keep in (
+        for finish in (
             self.scheduler.close if self.scheduler is not None else None,
             transactions.keep if transactions is not None else None,
             self.persist,
         ):
             try:
-                if keep is not None:
-                    keep()
-            except (StoreError, OSError) as error:  # what is not written comes again; the store must close all the same
-                _log.error("progress is not written: %s", error)
+                if finish is not None:
+                    finish()
+            except (StoreError, OSError) as error:  # the store must close; messages are only delivered again
+                _log.error("progress could not be written, messages may be delivered again: %s", error)
+
+
+def _exists(kind: str, wanted: Item, known: Item) -> InvalidConfig:
+    """Return the error for an item that exists with other settings. It names the settings that differ."""
+    names = [each.name for each in fields(wanted) if each.compare]
+    differing = [name for name in names if getattr(wanted, name) != getattr(known, name)]
+    shown = [", ".join(f"{name} {getattr(item, name)!s}" for name in differing) for item in (wanted, known)]
+    return InvalidConfig(f"{kind} {wanted.name}", shown[0], f"it exists with {shown[1]}; update_{kind} changes it")
+
+
+def _changed(item: Item, changes: dict[str, Any]) -> Item:
+    """Return a copy with some fields changed. The error for an unknown field lists the fields that exist."""
+    allowed = [each.name for each in fields(item) if each.name not in ("name", "more")]
+    for key, value in changes.items():
+        if key not in allowed:
+            raise InvalidConfig(key, value, f"unknown setting; known are {', '.join(allowed)}")
+    return replace(item, **changes)

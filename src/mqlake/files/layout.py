@@ -1,4 +1,4 @@
-"""Where everything lies in a store. Anything of our own is under `mqlake/`, which RocketMQ ignores."""
+"""The layout of a store on disk. Files of our own are under `mqlake/`, which RocketMQ ignores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Layout:
         self.own_checkpoint = self.own / "checkpoint"
         self.gates = self.own / "gates"
         self.scars = self.own / "scars"
-        self.graves = self.own / "graves"
+        self.deleted_topics = self.own / "deleted-topics"
         self.last_recovery = self.own / "recovery.json"
         self.set_aside = self.own / "set-aside"
         self.timer = self.own / "timer"
@@ -36,12 +36,14 @@ class Layout:
         self.staging = self.own / "staging"
         self.sinks = self.own / "sinks"
         self.identity = self.own / "identity"
+        self.health = self.own / "health.json"
+        self.clock = self.own / "clock.json"
 
     def looks_like_a_store(self) -> bool:
         return any(path.exists() for path in (self.commit_log, self.consume_queues, self.checkpoint, self.own))
 
     def is_barely_begun(self) -> bool:
-        """Nothing but empty folders of a store: a power cut left some of their names, and nothing was in them yet."""
+        """Return whether there are only empty folders of a store, as a power cut during its creation leaves them."""
         folders = (self.commit_log, self.consume_queues, self.index, self.config, self.own)
         return all(
             (entry in folders and entry.is_dir() and not any(entry.iterdir())) or entry in (self.lock, self.abort)

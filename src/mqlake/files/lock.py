@@ -1,57 +1,102 @@
-"""One writer a store: RocketMQ's own lock, a POSIX record lock on the first byte of `lock`.
+"""One writer per store: a lock on the first byte of `lock`, the byte that RocketMQ locks.
 
-The operating system releases it with the process, however that ends. A POSIX lock is the process' and is lost when any
-descriptor of the file is closed, so a second open in this process is refused from a table, without touching the file.
+The operating system releases it when the process ends, for whatever reason. It is an open-file-description lock: it
+conflicts with RocketMQ's POSIX lock, but is not lost when other code in this process opens and closes the file, as a
+program that copies the store does. If the system does not support such locks, a POSIX lock is used.
+
+The system does not report who holds an open-file-description lock, so the holder writes its process id into the file,
+after RocketMQ's own "lock".
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
-import threading
 from pathlib import Path
 
-from mqlake.errors import StoreLocked
+from mqlake.errors import BadFile, StoreLocked
+from mqlake.files.mapped_file import open_regular
+from mqlake.runtime.locks import make_global_lock
 
 FLOCK = struct.Struct("hhqqi4x")  # type, whence, start, length, pid: Linux, 64 bit
-_held: set[Path] = set()
-_held_lock = threading.Lock()
+CONTENT = b"lock"
+UNKNOWN = -1
+"""The pid of a holder that has not written it yet."""
+_held: dict[Path, StoreLock] = {}
+_held_lock = make_global_lock("lock_file")
 
 
 class StoreLock:
-    """Held from construction to `release`."""
+    """The writer's lock, held from construction to `release`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.resolve()
+        self._pid = os.getpid()
         with _held_lock:
             if self._path in _held:
-                raise StoreLocked(path.parent, os.getpid())
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                raise StoreLocked(path.parent, self._pid)
+            self._descriptor = _open(path)
             try:
-                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-            except OSError:
-                pid = _holder(self._descriptor)
-                os.close(self._descriptor)
-                raise StoreLocked(path.parent, pid) from None
-            os.pwrite(self._descriptor, b"lock", 0)
-            _held.add(self._path)
+                self._is_of_open_file = self._take(path)
+                os.pwrite(self._descriptor, CONTENT + b" %d" % self._pid, 0)
+            except BaseException:
+                self._close()
+                raise
+            _held[self._path] = self
+
+    def _take(self, path: Path) -> bool:
+        try:
+            return _lock(self._descriptor)
+        except (BlockingIOError, PermissionError):
+            raise StoreLocked(path.parent, _holder(self._descriptor)) from None
 
     def release(self) -> None:
+        """Release the lock. In a forked child, which never had it, the parent keeps it."""
+        if os.getpid() != self._pid:
+            self.abandon()
+            return
+        if self._descriptor < 0:
+            return
         with _held_lock:
-            os.close(self._descriptor)
-            _held.discard(self._path)
+            try:
+                os.ftruncate(self._descriptor, len(CONTENT))  # as RocketMQ leaves it
+                if self._is_of_open_file:
+                    # Closing is not enough: a child between fork and exec has a copy of the descriptor.
+                    _set_lock(self._descriptor, fcntl.F_UNLCK)
+            finally:
+                self._close()
+
+    def abandon(self) -> None:
+        """Close a forked child's copy of the descriptor without releasing the parent's lock."""
+        self._close()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        _held.pop(self._path, None)
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _abandon_all() -> None:
+    """Drop all locks in a forked child: its descriptors would hold the locks after the parent has died."""
+    for lock in list(_held.values()):
+        lock.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 def writer_of(path: Path) -> int:
-    """The process that holds the lock; 0 where none does."""
+    """Return the process id of the holder; 0 if there is none, UNKNOWN if it has not written its id yet."""
     resolved = path.resolve()
     with _held_lock:
         if resolved in _held:
             return os.getpid()
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+            descriptor = open_regular(path, os.O_RDONLY)
+        except (FileNotFoundError, BadFile):
             return 0
         try:
             return _holder(descriptor)
@@ -59,7 +104,36 @@ def writer_of(path: Path) -> int:
             os.close(descriptor)
 
 
+def _open(path: Path) -> int:
+    try:
+        return open_regular(path, os.O_RDWR | os.O_CREAT)
+    except BadFile as error:
+        raise BadFile(path, error.found, f"{error.expected}, then run: mqlake repair {path.parent}") from None
+
+
+def _lock(descriptor: int) -> bool:
+    """Take the lock. Return whether it is an open-file-description lock. Raises OSError if another process has it."""
+    try:
+        _set_lock(descriptor, fcntl.F_WRLCK)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        return False
+    return True
+
+
+def _set_lock(descriptor: int, kind: int) -> None:
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, FLOCK.pack(kind, os.SEEK_SET, 0, 1, 0))
+
+
 def _holder(descriptor: int) -> int:
+    """Return the holder. The query is for a POSIX lock, which conflicts with both kinds, except this process' own."""
     asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     kind, _, _, _, pid = FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
-    return 0 if kind == fcntl.F_UNLCK else pid
+    if kind == fcntl.F_UNLCK:
+        return 0
+    if pid > 0:
+        return int(pid)
+    written = os.pread(descriptor, 64, len(CONTENT)).split()
+    return int(written[0]) if written and written[0].isdigit() else UNKNOWN

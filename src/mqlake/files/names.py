@@ -14,14 +14,15 @@ def file_name(start: int) -> str:
 
 
 def list_files(directory: Path, *, strict: bool = True) -> list[tuple[int, int]]:
-    """Start and size of every file of a queue, in order; folders are skipped, and a missing folder is an empty one.
+    """Return start and size of every file of a queue, in order. Folders are skipped; a missing folder counts as empty.
 
-    What is no file, or has a name that is no offset, is an error, or passed over where that is not `strict`.
+    If `strict`, raises BadFile for a name that is not an offset and for anything that is not a regular file; else such
+    names are skipped.
     """
     while True:
         try:
             return _list_once(directory, strict)
-        except _Vanished:  # a writer deleted it meanwhile: a list half old and half new may lack one in the middle
+        except _Vanished:  # the writer deleted it meanwhile: a list half old and half new could have a gap
             continue
 
 
@@ -47,6 +48,15 @@ def _list_once(directory: Path, strict: bool) -> list[tuple[int, int]]:
         if is_offset and is_file:
             found.append((int(entry.name), status.st_size))
         elif strict and (is_offset or not stat.S_ISDIR(status.st_mode)):
-            what = "a name that is no offset" if is_file else "no regular file"
+            what = "a name that is not an offset" if is_file else "no regular file"
             raise BadFile(Path(entry.path), what, "only files named by 20 digits here; move it away")
     return sorted(found)
+
+
+def folder_names(directory: str) -> list[str]:
+    """Return the names of the folders in a folder; none if it is missing or not a folder."""
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []

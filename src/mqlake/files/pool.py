@@ -1,27 +1,27 @@
-"""The transient pool: locked buffers that take writes in the place of mapped pages.
+"""The transient pool: locked buffers that take writes instead of mapped pages.
 
-With the pool, a put touches only memory of the process; a commit copies what is whole to the file through its
-descriptor, and only from then on can it be read. What was not committed dies with the process, and the receipt of
-such a put says so (`Durability.MEMORY`).
+With the pool, a put only writes to memory of the process. A commit copies whole records to the file through its
+descriptor; only then can they be read. What was not committed is lost with the process, and the receipt of such a put
+states this (`Durability.MEMORY`).
 """
 
 from __future__ import annotations
 
 import logging
 import mmap
-import threading
 
 from mqlake.files.mapped_file import map_pages
 from mqlake.kernel import lock_memory, unlock_memory
+from mqlake.runtime.locks import make_condition
 
 _log = logging.getLogger(__name__)
 
 
 class TransientPool:
-    """A fixed number of buffers, each as large as a log file; borrowed for a file, given back when it is committed."""
+    """A fixed number of buffers, each as large as a log file. A file borrows one until it is committed."""
 
     def __init__(self, buffer_count: int, buffer_size: int) -> None:
-        self._returned = threading.Condition()
+        self._returned = make_condition("pool")
         self._free: list[mmap.mmap] = []
         self.buffer_count = buffer_count
         for _ in range(buffer_count):
@@ -37,7 +37,7 @@ class TransientPool:
         return len(self._free)
 
     def borrow(self, timeout_s: float) -> mmap.mmap | None:
-        """A buffer, waiting for one to come back; None where none does."""
+        """Return a free buffer, waiting for one if necessary; None if the wait times out."""
         with self._returned:
             if not self._returned.wait_for(lambda: self._free, timeout_s):
                 return None

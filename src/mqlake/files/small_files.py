@@ -1,4 +1,4 @@
-"""Small files that appear or are replaced whole: a power cut leaves the old one or the new one, never a part."""
+"""Small files, created or replaced atomically: a power cut leaves the old file or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -6,18 +6,40 @@ import os
 import threading
 from pathlib import Path
 
-from mqlake.files.mapped_file import sync_directory
+from mqlake.errors import BadFile, file_error
+from mqlake.files.mapped_file import open_regular, sync_directory
+
+
+def read_small_file(path: Path, limit: int) -> bytes:
+    """Return the bytes of a regular file of at most `limit` bytes. Raises BadFile for anything else.
+
+    Raises FileNotFoundError if there is none. A FIFO or a device could block the reader, so opening never waits.
+    """
+    descriptor = open_regular(path, os.O_RDONLY)
+    try:
+        parts = []
+        left = limit + 1
+        while left and (part := os.read(descriptor, left)):
+            parts.append(part)
+            left -= len(part)
+    except OSError as error:
+        raise file_error(path, "read", 0, error) from error
+    finally:
+        os.close(descriptor)
+    if not left:
+        raise BadFile(path, f"more than {limit} bytes", f"at most {limit}: it is not what its name says; move it away")
+    return b"".join(parts)
 
 
 def replace_file(path: Path, content: bytes, scratch: Path) -> None:
-    """Write, sync, rename, sync the folder. `scratch` is a folder on the same file system, for the making."""
+    """Replace a file: write, sync, rename, sync the folder. `scratch` is a folder on the same file system."""
     temporary = _written(scratch / f"{path.name}.new", content)
     temporary.replace(path)
     sync_directory(path.parent)
 
 
 def create_file(path: Path, content: bytes, scratch: Path) -> bool:
-    """The same for a name that must be new; False where it is taken, and then nothing changes."""
+    """Create a file the same way. Return False, and change nothing, if the name exists."""
     temporary = _written(scratch / f"{path.name}.{os.getpid()}.{threading.get_ident()}.new", content)
     try:
         os.link(temporary, path)

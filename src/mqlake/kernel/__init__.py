@@ -1,7 +1,7 @@
-"""The hot byte loops, compiled where they can be, plain where that was asked for.
+"""The hot byte loops: compiled or, on request, in plain Python.
 
-`KERNEL` says which of the two runs. The compiled one is what a build gives; a build with MQLAKE_PURE=1 has none, and
-MQLAKE_KERNEL=pure picks the plain one at run time. Either way a pure kernel announces itself: it is right, and slow.
+`KERNEL` says which of the two runs. A normal build is compiled. A build with MQLAKE_PURE=1 has no compiled kernel, and
+MQLAKE_KERNEL=pure selects the plain one at run time. The plain kernel warns when it is loaded: it is correct, and slow.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ else:
 
         KERNEL = "pure"
         warnings.warn(
-            f"mqlake runs on its plain Python kernel, many times slower ({reason})", RuntimeWarning, stacklevel=2
+            f"mqlake runs on its plain Python kernel, which is many times slower ({reason})",
+            RuntimeWarning,
+            stacklevel=2,
         )
 
 Appender = chosen.Appender
+Ends = chosen.Ends
 GroupCommit = chosen.GroupCommit
 Message = chosen.Message
 PutReceipt = chosen.PutReceipt
@@ -67,5 +70,6 @@ select_entries = chosen.select_entries
 take_due = chosen.take_due
 survey_packed = chosen.survey_packed
 survey_records = chosen.survey_records
+sync_file_system = chosen.sync_file_system
 unlock_memory = chosen.unlock_memory
 walk_records = chosen.walk_records

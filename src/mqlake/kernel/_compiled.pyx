@@ -9,20 +9,22 @@ release the interpreter lock.
 """
 
 include "bytes.pxi"       # big-endian numbers, buffers, CRC, Java's string hash
-include "record.pxi"      # one record: its parts, and whether it holds
+include "record.pxi"      # one record: its parts, and whether it is valid
 include "message.pxi"     # the values: a message, a receipt, a stored record
+include "window.pxi"      # bytes of the log by their offset
 include "encode.pxi"      # a message as a record
-include "append.pxi"      # the inside of a put
-include "commit.pxi"      # who syncs, and who waits for it
-include "find.pxi"        # the next whole record behind damage
+include "ends.pxi"        # how far the log is appended, durable, dispatched; waiting for it
+include "append.pxi"      # the core of a put
+include "commit.pxi"      # group commit: which thread syncs, which wait
+include "find.pxi"        # the next whole record after damage
 include "dispatch.pxi"    # a stretch of the log -> consume-queue entries and index keys
 include "texts.pxi"       # UTF-8 made valid, hosts as text, texts by number
 include "columns.pxi"     # a stretch of the log -> Arrow columns: check, number, measure,
 include "columns_fill.pxi"  # and fill
-include "pack.pxi"        # Arrow columns -> packed records, and their lanes
-include "queue.pxi"       # consume-queue entries: how many hold, the records they point at
+include "pack.pxi"        # Arrow columns -> packed records, and their destinations
+include "queue.pxi"       # consume-queue entries: how many are valid, the records they point at
 include "index.pxi"       # the hash index: put and look up
 include "lookup.pxi"      # a key -> its messages
 include "timer.pxi"       # messages that wait for their time
-include "verify.pxi"      # whether the log and an index file hold
+include "verify.pxi"      # whether the log and an index file are valid
 include "memory.pxi"      # warm-up and locking of mapped pages

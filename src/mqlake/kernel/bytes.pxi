@@ -1,4 +1,4 @@
-# Big-endian numbers, buffers, CRC-32 and Java's string hash.
+# Big-endian integers, buffers, CRC-32 and Java's string hash.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -17,6 +17,7 @@ cdef extern from *:
     """
     #include <stdint.h>
     #include <string.h>
+    /* Fields of a record are not aligned. memcpy makes the access legal; compilers turn it into one load and a swap. */
     static inline int32_t mq_get32(const uint8_t *p) {
         uint32_t v; memcpy(&v, p, 4); return (int32_t)__builtin_bswap32(v);
     }
@@ -26,9 +27,15 @@ cdef extern from *:
     static inline int16_t mq_get16(const uint8_t *p) {
         uint16_t v; memcpy(&v, p, 2); return (int16_t)__builtin_bswap16(v);
     }
-    static inline void mq_set32(uint8_t *p, int32_t v) { uint32_t u = __builtin_bswap32((uint32_t)v); memcpy(p, &u, 4); }
-    static inline void mq_set64(uint8_t *p, int64_t v) { uint64_t u = __builtin_bswap64((uint64_t)v); memcpy(p, &u, 8); }
-    static inline void mq_set16(uint8_t *p, int16_t v) { uint16_t u = __builtin_bswap16((uint16_t)v); memcpy(p, &u, 2); }
+    static inline void mq_set32(uint8_t *p, int32_t v) {
+        uint32_t u = __builtin_bswap32((uint32_t)v); memcpy(p, &u, 4);
+    }
+    static inline void mq_set64(uint8_t *p, int64_t v) {
+        uint64_t u = __builtin_bswap64((uint64_t)v); memcpy(p, &u, 8);
+    }
+    static inline void mq_set16(uint8_t *p, int16_t v) {
+        uint16_t u = __builtin_bswap16((uint16_t)v); memcpy(p, &u, 2);
+    }
     """
     int32_t get32 "mq_get32"(const uint8_t* p) nogil
     int64_t get64 "mq_get64"(const uint8_t* p) nogil
@@ -40,13 +47,15 @@ cdef extern from *:
 crc32_prepare()
 
 cdef enum:
-    RELEASE_FROM = 65536  # bytes of work from which giving up the interpreter lock pays
+    RELEASE_FROM = 65536  # bytes of work above which releasing the interpreter lock pays
 
 
 def crc32(data, uint32_t value=0):
-    """CRC-32 of a buffer, continued from `value`."""
+    """Return the CRC-32 of a buffer, continued from `value`."""
     cdef Py_buffer view
     cdef uint32_t result
+    # While the view is held, a bytearray cannot be resized and a mapping cannot be closed, so that releasing the
+    # interpreter lock is safe.
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         if view.len >= RELEASE_FROM:
@@ -60,7 +69,7 @@ def crc32(data, uint32_t value=0):
 
 
 def java_hash(str text not None, int32_t seed=0):
-    """Java's String.hashCode: 31 * h + unit over UTF-16 units, continued from `seed`."""
+    """Return Java's String.hashCode: 31 * h + unit over the UTF-16 units, continued from `seed`."""
     cdef bytes data
     cdef Py_ssize_t size
     cdef const char* utf8
@@ -73,7 +82,7 @@ def java_hash(str text not None, int32_t seed=0):
 
 
 cdef int32_t hash_units(const uint8_t* data, Py_ssize_t size, int32_t seed) noexcept nogil:
-    cdef uint32_t h = <uint32_t> seed
+    cdef uint32_t h = <uint32_t> seed  # unsigned: Java's int wraps around, and a signed overflow is undefined in C
     cdef Py_ssize_t at
     for at in range(0, size, 2):
         h = h * 31 + <uint32_t> <uint16_t> get16(data + at)
@@ -81,7 +90,7 @@ cdef int32_t hash_units(const uint8_t* data, Py_ssize_t size, int32_t seed) noex
 
 
 cdef int32_t hash_utf8(const uint8_t* data, Py_ssize_t size, int32_t seed) noexcept nogil:
-    """The hash of UTF-8 text, each maximal malformed part counted as one U+FFFD, as Java and Python decode it."""
+    """Return the hash of UTF-8 text. Each maximal malformed part counts as one U+FFFD, as Java and Python decode it."""
     cdef uint32_t h = <uint32_t> seed
     cdef uint32_t code
     cdef Py_ssize_t at = 0
@@ -92,7 +101,7 @@ cdef int32_t hash_utf8(const uint8_t* data, Py_ssize_t size, int32_t seed) noexc
             at += 1
             continue
         at += decode_utf8(data + at, size - at, &code)
-        if code >= 0x10000:
+        if code >= 0x10000:  # Java hashes the two surrogates
             code -= 0x10000
             h = h * 31 + (0xD800 + (code >> 10))
             h = h * 31 + (0xDC00 + (code & 0x3FF))
@@ -102,10 +111,13 @@ cdef int32_t hash_utf8(const uint8_t* data, Py_ssize_t size, int32_t seed) noexc
 
 
 cdef Py_ssize_t decode_utf8(const uint8_t* p, Py_ssize_t room, uint32_t* code) noexcept nogil:
-    """One code point above U+007F; the bytes it took. Malformed: U+FFFD and the length of the maximal part."""
+    """Decode one code point above U+007F and return the bytes it took.
+
+    Malformed bytes give U+FFFD and the length of the maximal malformed part.
+    """
     cdef uint8_t lead = p[0]
-    cdef uint8_t low = 0x80
-    cdef uint8_t high = 0xBF
+    cdef uint8_t low = 0x80     # bounds of the second byte: they exclude overlong forms, surrogates
+    cdef uint8_t high = 0xBF    # and code points above U+10FFFF
     cdef int more, i
     cdef uint32_t value
     if 0xC2 <= lead <= 0xDF:
@@ -126,7 +138,7 @@ cdef Py_ssize_t decode_utf8(const uint8_t* p, Py_ssize_t room, uint32_t* code) n
         code[0] = 0xFFFD
         return 1
     for i in range(1, more + 1):
-        if i >= room or not low <= p[i] <= high:
+        if i >= room or not low <= p[i] <= high:  # `room` is checked first: p[i] may lie past the buffer
             code[0] = 0xFFFD
             return i
         value = (value << 6) | (p[i] & 0x3F)
@@ -136,5 +148,5 @@ cdef Py_ssize_t decode_utf8(const uint8_t* p, Py_ssize_t room, uint32_t* code) n
 
 
 cdef inline bint is_equal(const uint8_t* p, Py_ssize_t size, const uint8_t* text, Py_ssize_t text_size) noexcept:
-    """Two texts are the same; an empty one is none."""
+    """Return whether two texts are equal. An empty text equals none."""
     return size == text_size and size > 0 and memcmp(p, text, size) == 0

@@ -1,9 +1,9 @@
-# A stretch of the commit log, or the records at given places of it -> column buffers in Arrow's layout.
+# Convert a range of the commit log, or records at given offsets, to column buffers in Arrow's layout.
 #
-# Two passes. The first checks every record, copies its body while the cache still has it, numbers the texts that
-# repeat, splits the properties and adds up what each buffer takes; the second fills buffers of exactly that size
-# (columns_fill.pxi). Neither holds the interpreter lock. Another process may write the file: places and sizes are those
-# that the first pass found, whatever the second reads.
+# There are two passes. The first checks every record, copies its body while it is still in the cache, numbers repeated
+# texts, splits the properties and adds up the size of each buffer. The second fills buffers of exactly that size
+# (columns_fill.pxi). Neither pass holds the interpreter lock. Another process may write to the file meanwhile, so the
+# second pass uses only positions and sizes that the first pass found, whatever the bytes say by then.
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 
@@ -12,7 +12,7 @@ from mqlake.kernel.types import COLUMN_NAMES
 cdef extern from *:
     void prefetch "__builtin_prefetch"(const void* address) nogil
 
-cdef enum:                      # places in types.COLUMN_NAMES; the bits of `columns` are 1 << place
+cdef enum:                      # indexes into types.COLUMN_NAMES; column i has bit 1 << i of `columns`
     COL_TOPIC
     COL_QUEUE_ID
     COL_QUEUE_OFFSET
@@ -27,7 +27,7 @@ cdef enum:                      # places in types.COLUMN_NAMES; the bits of `col
     COL_STORE_HOST
     COL_RECONSUME_TIMES
     COL_PREPARED_OFFSET
-    FIXED_COLUMNS               # from here on: columns of more than one buffer
+    FIXED_COLUMNS               # columns from here on have more than one buffer
     COL_TAGS = FIXED_COLUMNS
     COL_KEYS
     COL_PROPERTIES
@@ -38,22 +38,22 @@ cdef enum:                      # places in types.COLUMN_NAMES; the bits of `col
     PROPERTY_COLUMNS = 1 << COL_TAGS | 1 << COL_KEYS | 1 << COL_PROPERTIES
 
 cdef enum:
-    MAX_SCAN = 1 << 30          # bytes in one call: offsets into a buffer are 32 bits wide
-    FEW_NAMES = 32              # up to here a property's name is looked for by comparing it with every other
-    AHEAD = 16                  # records at given places that are on their way into the cache
-    AHEAD_BYTES = 1024          # of each; the processor follows longer ones by itself
+    MAX_SCAN = 1 << 30          # bytes in one call: Arrow's offsets into a buffer have 32 bits
+    FEW_NAMES = 32              # with fewer properties, a name is compared with every other
+    AHEAD = 16                  # records at given offsets that are prefetched
+    AHEAD_BYTES = 1024          # bytes of each; the processor prefetches the rest by itself
     CACHE_LINE = 64
 
 cdef struct Span:
     const uint8_t* at
     Py_ssize_t size
 
-cdef struct Property:           # the value follows on the name, one separator between
+cdef struct Property:           # the value follows the name, after one separator
     const uint8_t* name
     int32_t name_size
     int32_t value_size
 
-cdef struct ScanRow:            # one record; tags.at is NULL where it has none
+cdef struct ScanRow:            # one record; tags.at is NULL if it has no tags
     Py_ssize_t position
     int32_t size
     int32_t body_size
@@ -64,19 +64,19 @@ cdef struct ScanRow:            # one record; tags.at is NULL where it has none
     int32_t property_count
     Span tags
 
-cdef struct Repaired:           # properties that were no valid UTF-8, made valid; the text follows the struct
+cdef struct Repaired:           # a repaired copy of properties that are not valid UTF-8; the text follows the struct
     Repaired* previous
 
 cdef struct Scan:
     const uint8_t* log
     uint32_t columns
     bint check_crc
-    bint some_topics            # only the topics that are in the lexicon already are wanted
+    bint some_topics            # take only the topics that were in the lexicon at the start
     bint out_of_memory
     ScanRow* rows
     Py_ssize_t row_count
     Py_ssize_t row_room
-    uint8_t* body               # NULL where bodies are not wanted
+    uint8_t* body               # NULL if bodies are not wanted
     Py_ssize_t body_room
     Py_ssize_t body_bytes
     Span* keys
@@ -90,7 +90,7 @@ cdef struct Scan:
     Lexicon store_hosts
     Lexicon names               # of one record with many properties
     Repaired* repaired
-    int64_t weight              # bytes of the rows' records, and what repairs may add to them
+    int64_t weight              # bytes of all rows' records, plus what repairs may add to them
     int64_t tags_bytes
     int64_t key_bytes
     int64_t name_bytes
@@ -99,12 +99,12 @@ cdef struct Scan:
 
 def scan_columns(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, Py_ssize_t max_bytes,
                  Py_ssize_t max_rows, uint32_t columns, bint check_crc, topics=None):
-    """Walk the records in [position, end) of a log file and lay them out as columns, one row a record.
+    """Lay out the records in [position, end) of a log file as columns, one row per record.
 
-    Stops before it passes `max_bytes` (one record always fits) or `max_rows`, at an end-of-file marker or at bytes
-    that are no record. With `topics`, records of others are passed over and their bodies are not checked. Returns the
-    position it came to, why it stopped (1 = end or a limit, 0 = marker, negative = code of `check_record`), the
-    number of rows and the buffers by name: see `types.Scanned`.
+    Stops before it exceeds `max_bytes` (one record always fits) or `max_rows`, at an end-of-file marker, or at bytes
+    that are no record. With `topics`, records of other topics are skipped and their bodies are not checked. Returns
+    the position reached, why it stopped (1 = end or a limit, 0 = marker, negative = a code of `check_record`), the
+    row count, and the buffers by name: see `types.Scanned`.
     """
     cdef Py_buffer view
     cdef Scan s
@@ -121,12 +121,14 @@ def scan_columns(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, Py
     PyObject_GetBuffer(log, &view, PyBUF_SIMPLE)
     try:
         if position < 0 or end > view.len or position > end:
-            raise ValueError(f"[{position}, {end}) is not inside of {view.len} bytes")
+            raise ValueError(f"[{position}, {end}) is not inside {view.len} bytes")
         scan_open(&s, topics or ())
         s.log = <const uint8_t*> view.buf
+        # One record always fits: `stop` is after the first one, however large. If there is none, `parse` returns at
+        # most 0 and the maximum decides.
         stop = position + parse(s.log + position, end - position, -1, False, &first)
         stop = max(stop, min(end, position + max_bytes))
-        body = body_buffer(&s, stop - position)
+        body = body_buffer(&s, stop - position)  # enough: only records that end before `stop` are taken
         with nogil:
             result = gather(&s, &position, end, stop, log_start, max_rows)
         return position, result, s.row_count, filled(&s, body)
@@ -137,11 +139,11 @@ def scan_columns(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, Py
 
 def pick_columns(log, offsets, Py_ssize_t first, Py_ssize_t end, int64_t log_start, Py_ssize_t max_bytes,
                  uint32_t columns, bint check_crc, topics=None):
-    """Lay out the records that begin at given offsets of the log, one row each, from number `first` of them on.
+    """Lay out the records at the given physical offsets as columns, one row per record, starting at offsets[first].
 
-    `offsets` are int64 in the machine's order, and `log` holds [log_start, log_start + end). Stops at an offset that
-    lies outside of it, before it passes `max_bytes` (one record always fits), or where no whole record begins.
-    Answers as `scan_columns` does, with the number of the offset it came to in the place of the position.
+    `offsets` are int64 in the machine's byte order, and `log` holds [log_start, log_start + end). Stops at an offset
+    outside of it, before it exceeds `max_bytes` (one record always fits), or where no whole record starts. Returns the
+    same as `scan_columns`, with the index of the offset reached instead of a position.
     """
     cdef Py_buffer view
     cdef Py_buffer numbers
@@ -162,9 +164,9 @@ def pick_columns(log, offsets, Py_ssize_t first, Py_ssize_t end, int64_t log_sta
         try:
             stop = numbers.len // 8
             if not 0 <= first <= stop:
-                raise ValueError(f"{first} is not inside of {stop} offsets")
+                raise ValueError(f"{first} is not inside {stop} offsets")
             if not 0 <= end <= view.len:
-                raise ValueError(f"[0, {end}) is not inside of {view.len} bytes")
+                raise ValueError(f"[0, {end}) is not inside {view.len} bytes")
             scan_open(&s, topics or ())
             s.log = <const uint8_t*> view.buf
             with nogil:
@@ -187,19 +189,19 @@ cdef int require_columns(uint32_t columns) except -1:
 
 
 cdef bytearray body_buffer(Scan* s, Py_ssize_t room):
-    """Where the first pass copies bodies to; None where they are not wanted."""
+    """Make the buffer into which the first pass copies bodies. Return None if they are not wanted."""
     cdef bytearray body
     if not s.columns & 1 << COL_BODY:
         return None
     body = PyByteArray_FromStringAndSize(NULL, room)
     s.body = <uint8_t*> PyByteArray_AS_STRING(body)
     s.body_room = room
-    wish_huge_pages(s.body, room)
+    advise_huge_pages(s.body, room)
     return body
 
 
 cdef dict filled(Scan* s, bytearray body):
-    """The buffers of what the first pass gathered."""
+    """Return the buffers, filled with what the first pass gathered."""
     cdef Filled out
     cdef dict buffers = {}
     if s.out_of_memory:
@@ -243,7 +245,7 @@ cdef void scan_close(Scan* s) noexcept nogil:
 
 cdef int64_t gather(Scan* s, Py_ssize_t* position, Py_ssize_t end, Py_ssize_t stop, int64_t log_start,
                     Py_ssize_t max_rows) noexcept nogil:
-    """The first pass: rows, texts and sizes. `position` moves behind the last record that was taken."""
+    """Run the first pass: rows, texts and sizes. `position` moves to the end of the last record that was taken."""
     cdef int64_t result
     while position[0] < stop and s.row_count < max_rows:
         result = gather_record(s, position[0], end, stop, log_start)
@@ -255,7 +257,10 @@ cdef int64_t gather(Scan* s, Py_ssize_t* position, Py_ssize_t end, Py_ssize_t st
 
 cdef Py_ssize_t reach(Scan* s, const int64_t* offsets, Py_ssize_t first, Py_ssize_t stop, Py_ssize_t end,
                       int64_t log_start, Py_ssize_t max_bytes, int64_t* room) noexcept nogil:
-    """Up to which offset `max_bytes` go, and what these records say they take; has the records on their way, too."""
+    """Return the index of the first offset that exceeds `max_bytes`, and prefetch the records before it.
+
+    `room` gets the bytes that these records claim; the claim may change, so `gather_row` checks against the room.
+    """
     cdef Py_ssize_t number = first
     cdef int64_t at, size
     while number < stop:
@@ -273,7 +278,7 @@ cdef Py_ssize_t reach(Scan* s, const int64_t* offsets, Py_ssize_t first, Py_ssiz
 
 cdef int64_t pick(Scan* s, const int64_t* offsets, Py_ssize_t* number, Py_ssize_t stop, Py_ssize_t end,
                   int64_t log_start) noexcept nogil:
-    """The first pass over given places. `number` moves behind the last record that was taken."""
+    """Run the first pass over given offsets. `number` moves past the last record that was taken."""
     cdef int64_t result
     while number[0] < stop:
         fetch(s, offsets, number[0] + AHEAD, stop, end, log_start, AHEAD_BYTES)
@@ -286,23 +291,23 @@ cdef int64_t pick(Scan* s, const int64_t* offsets, Py_ssize_t* number, Py_ssize_
 
 cdef inline void fetch(Scan* s, const int64_t* offsets, Py_ssize_t number, Py_ssize_t stop, Py_ssize_t end,
                        int64_t log_start, Py_ssize_t size) noexcept nogil:
-    """Have a record that comes later on its way: records here and there are what the processor cannot foresee."""
+    """Prefetch a record that comes later: the processor cannot predict scattered records."""
     cdef Py_ssize_t at, last
     if number < stop and log_start <= offsets[number] < log_start + end:
         at = offsets[number] - log_start
         last = at + size
         if size > 1 and end - at >= 4:
             last = at + min(size, get32(s.log + at))
-        while at < last:
+        while at < last:  # a prefetch never faults, so passing the end is harmless
             prefetch(s.log + at)
             at += CACHE_LINE
 
 
 cdef inline int64_t gather_record(Scan* s, Py_ssize_t position, Py_ssize_t end, Py_ssize_t stop,
                                   int64_t log_start) noexcept nogil:
-    """Check the record at `position` and take it if its topic is wanted: its size.
+    """Check the record at `position` and take it if its topic is wanted. Return its size.
 
-    REACHED_END where it passes `stop` or what a batch can hold, or the code of what is wrong with it.
+    Returns REACHED_END if the record passes `stop` or the batch is full, or the code of what is wrong with it.
     """
     cdef Record r
     cdef int64_t result, size
@@ -313,7 +318,7 @@ cdef inline int64_t gather_record(Scan* s, Py_ssize_t position, Py_ssize_t end, 
         return result
     if position + r.size > stop:
         return REACHED_END
-    prefetch(p + r.size)  # the next record, and where its topic lies if it is much like this one
+    prefetch(p + r.size)  # the next record, and its topic if it is much like this one
     prefetch(p + r.size + r.topic_at)
     if s.some_topics or s.columns & 1 << COL_TOPIC:
         topic = find_topic(s, p + r.topic_at, r.topic_size)
@@ -322,21 +327,23 @@ cdef inline int64_t gather_record(Scan* s, Py_ssize_t position, Py_ssize_t end, 
         if s.some_topics and s.check_crc:
             size = r.size
             result = parse(p, end - position, log_start + position, True, &r)
-            if result != size:  # no more than this has been measured against `stop`
+            if result != size:  # another process changed it, and only the old size was checked against `stop`
                 return result if result < 0 else BAD_SIZE
     if gather_row(s, p, position, topic, &r):
         return r.size
-    return REACHED_END if s.row_count else BAD_SIZE  # one record always fits, unless it changed under the scan
+    return REACHED_END if s.row_count else BAD_SIZE  # one record always fits, unless it changed during the scan
 
 
 cdef bint gather_row(Scan* s, const uint8_t* p, Py_ssize_t position, int32_t topic, Record* r) noexcept nogil:
-    """Take one record; False where it would make a buffer too large for 32-bit offsets, or memory is out."""
+    """Take one record. Return False if a buffer would exceed 32-bit offsets, or if memory is out."""
     cdef const uint8_t* text = p + r.properties_at
     cdef Py_ssize_t size = r.properties_size
     cdef ScanRow* row
     if not make_room(<void**> &s.rows, &s.row_room, s.row_count + 1, sizeof(ScanRow)):
         s.out_of_memory = True
         return False
+    # Tags, keys, names and values all come from the properties, which a repair makes at most three times as long.
+    # So `weight` bounds the size of every buffer, and no 32-bit offset can overflow.
     s.weight += r.size + (REPAIR_FACTOR - 1) * r.properties_size
     if s.row_count and s.weight > INT32_MAX or s.body != NULL and s.body_bytes + r.body_size > s.body_room:
         return False
@@ -363,7 +370,7 @@ cdef bint gather_row(Scan* s, const uint8_t* p, Py_ssize_t position, int32_t top
 
 
 cdef int32_t find_topic(Scan* s, const uint8_t* text, Py_ssize_t size) noexcept nogil:
-    """The number of a topic, ABSENT for one that is not wanted. What is in the lexicon is valid UTF-8."""
+    """Return the number of a topic, or ABSENT if it is not wanted. The lexicon holds valid UTF-8 only."""
     cdef int32_t number = find_text(&s.topics, text, size, False)
     cdef uint8_t* valid
     if number >= 0:
@@ -379,9 +386,9 @@ cdef int32_t find_topic(Scan* s, const uint8_t* text, Py_ssize_t size) noexcept 
 
 
 cdef const uint8_t* valid_text(Scan* s, const uint8_t* text, Py_ssize_t* size) noexcept nogil:
-    """The text itself where it is valid UTF-8, else a repaired copy that lives as long as the scan.
+    """Return the text itself if it is valid UTF-8, else a repaired copy that lives as long as the scan.
 
-    A malformed part never reaches over a separator, so all properties of a record can be repaired in one piece.
+    A malformed part never extends over a separator, so the properties of a record can be repaired as one text.
     """
     cdef Repaired* copy
     if is_utf8(text, size[0]):
@@ -397,7 +404,7 @@ cdef const uint8_t* valid_text(Scan* s, const uint8_t* text, Py_ssize_t* size) n
 
 
 cdef void gather_properties(Scan* s, const uint8_t* at, Py_ssize_t size, ScanRow* row) noexcept nogil:
-    """Split the properties of one record; of a name given twice the last value counts, in the place of the first."""
+    """Split the properties of one record. If a name occurs twice, the last value counts, at the first's position."""
     cdef const uint8_t* end = at + size
     cdef const uint8_t* stop
     cdef const uint8_t* middle
@@ -426,7 +433,7 @@ cdef void gather_properties(Scan* s, const uint8_t* at, Py_ssize_t size, ScanRow
 
 
 cdef void gather_keys(Scan* s, Span keys, ScanRow* row) noexcept nogil:
-    """Split the keys at single spaces; between two spaces there is none."""
+    """Split the keys at spaces. Empty parts are no keys."""
     cdef const uint8_t* at = keys.at
     cdef const uint8_t* end = at + keys.size
     cdef const uint8_t* stop
@@ -446,7 +453,11 @@ cdef void gather_keys(Scan* s, Span keys, ScanRow* row) noexcept nogil:
 
 
 cdef void add_property(Scan* s, Py_ssize_t first, Property new, bint* hashed) noexcept nogil:
-    """`first` is where the record's own properties begin; past FEW_NAMES of them the names go into a hash table."""
+    """Add a property to those of the record, which start at `first`, or replace the one of the same name.
+
+    Names are compared one by one; from FEW_NAMES properties on they are found in a hash table, so that a record with
+    many properties does not cost the square of their number.
+    """
     cdef Py_ssize_t i = first
     if s.property_count - first >= FEW_NAMES and not hashed[0]:
         hashed[0] = True
@@ -455,6 +466,7 @@ cdef void add_property(Scan* s, Py_ssize_t first, Property new, bint* hashed) no
             if find_text(&s.names, s.properties[i].name, s.properties[i].name_size, True) < 0:
                 s.out_of_memory = True
     if hashed[0]:
+        # Names were added in order, so the number of a name is the index of its property.
         i = first + find_text(&s.names, new.name, new.name_size, True)
     else:
         while i < s.property_count and not same_name(&s.properties[i], &new):
@@ -468,5 +480,5 @@ cdef void add_property(Scan* s, Py_ssize_t first, Property new, bint* hashed) no
 
 
 cdef inline bint same_name(Property* a, Property* b) noexcept nogil:
-    """No name is empty, so there is a first byte to compare before the call."""
+    """Compare two names. No name is empty, so the first bytes can be compared before the call."""
     return a.name_size == b.name_size and a.name[0] == b.name[0] and memcmp(a.name, b.name, a.name_size) == 0

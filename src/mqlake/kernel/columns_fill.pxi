@@ -1,4 +1,4 @@
-# The second pass of `scan_columns`: exactly sized buffers, filled from the rows that the first pass gathered.
+# The second pass of `scan_columns`: fill exactly sized buffers from the rows that the first pass gathered.
 
 cdef struct Texts:              # text i is the bytes [offsets[i], offsets[i + 1]) of data
     int32_t* offsets
@@ -6,11 +6,11 @@ cdef struct Texts:              # text i is the bytes [offsets[i], offsets[i + 1
     Py_ssize_t count
     Py_ssize_t size
 
-cdef struct Filled:             # where the second pass writes; NULL for a column that is not wanted
+cdef struct Filled:             # where the second pass writes; NULL if a column is not wanted
     void* fixed[FIXED_COLUMNS]
     uint8_t* tags_validity
     Texts tags
-    int32_t* key_counts         # offsets of the lists, so running totals
+    int32_t* key_counts         # offsets of the lists: running totals
     Texts keys
     int32_t* property_counts
     Texts names
@@ -19,9 +19,9 @@ cdef struct Filled:             # where the second pass writes; NULL for a colum
 
 
 cdef int allocate_columns(Scan* s, Filled* out, dict buffers) except -1:
-    """Exactly sized buffers for every column that is wanted, and the dictionaries, which are ready."""
+    """Allocate exactly sized buffers for all wanted columns, and add the dictionaries, which are complete."""
     cdef int column
-    for column in range(FIXED_COLUMNS):
+    for column in range(FIXED_COLUMNS):  # dictionary columns included: their fixed buffer holds the indexes
         if s.columns & 1 << column:
             out.fixed[column] = new_buffer(buffers, COLUMN_NAMES[column],
                                            s.row_count * (8 if LONG_COLUMNS & 1 << column else 4))
@@ -66,16 +66,17 @@ cdef int new_texts(dict buffers, str name, Texts* texts, Py_ssize_t count, Py_ss
 
 
 cdef int add_dictionary(dict buffers, str name, Lexicon* words) except -1:
+    # Copied, because the lexicon is freed with the scan.
     buffers[name + ".offsets"] = PyBytes_FromStringAndSize(<char*> words.offsets, 4 * (words.count + 1))
     buffers[name + ".values"] = PyBytes_FromStringAndSize(<char*> words.data, words.offsets[words.count])
     return 0
 
 
 cdef int hosts_to_text(Lexicon* hosts) except -1:
-    """Put texts in the place of packed hosts; the lexicon can be read from then on, not searched."""
+    """Replace packed hosts by their texts. From then on the lexicon can be read, but no longer searched."""
     cdef Py_ssize_t i, start, size
     cdef uint8_t* texts = <uint8_t*> malloc(hosts.count * HOST_TEXT + 1)
-    cdef int32_t at = 0
+    cdef int32_t at = 0  # cannot overflow: the text of a host is shorter than any record, and MAX_SCAN bounds those
     if texts == NULL:
         raise MemoryError
     with nogil:
@@ -91,16 +92,18 @@ cdef int hosts_to_text(Lexicon* hosts) except -1:
 
 
 cdef void fill_columns(Scan* s, Filled* out) noexcept nogil:
+    """Fill the buffers. Rows appear in the order of the first pass, so keys and properties are read in sequence."""
     cdef Py_ssize_t i, j
     cdef Record r
     cdef ScanRow* row
     cdef Span* key = s.keys
     cdef Property* own = s.properties
-    memset(&r, 0, sizeof(r))
+    memset(&r, 0, sizeof(r))  # if a record has become invalid since, its row gets other values, but stays in bounds
     for i in range(s.row_count):
         if i + AHEAD < s.row_count:
             fetch_again(s, &s.rows[i + AHEAD])
         row = &s.rows[i]
+        # Only numbers are taken from this second look; what is copied has the positions and sizes of the first.
         parse(s.log + row.position, row.size, -1, False, &r)
         fill_fixed(out, i, row, &r)
         if s.columns & 1 << COL_TAGS:
@@ -122,7 +125,7 @@ cdef void fill_columns(Scan* s, Filled* out) noexcept nogil:
 
 
 cdef inline void fetch_again(Scan* s, ScanRow* row) noexcept nogil:
-    """Have what is read of a record, all but its body, on its way: records may lie here and there in the log."""
+    """Prefetch what is read of a record, all but its body: records may be scattered over the log."""
     cdef const uint8_t* p = s.log + row.position
     prefetch(p)
     prefetch(p + CACHE_LINE)
@@ -160,7 +163,8 @@ cdef inline void put64(void* column, Py_ssize_t i, int64_t value) noexcept nogil
 
 
 cdef inline void put_text(Texts* texts, const uint8_t* text, Py_ssize_t size) noexcept nogil:
-    if size:  # a row without tags has no text at all
+    """Append a text. The first pass added up the sizes, so the room is enough."""
+    if size:  # the text of a row without tags is NULL
         memcpy(texts.data + texts.size, text, size)
     texts.size += size
     texts.count += 1

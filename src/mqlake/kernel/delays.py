@@ -1,4 +1,4 @@
-"""When a message is to be delivered, as the property that RocketMQ knows it by. For both of the kernel's twins."""
+"""The delivery time of a message, as the property that RocketMQ reads. Used by both kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ MAX_MS = 1 << 62
 def delay_properties(
     deliver_at: datetime | int | None, delay_s: float | None, delay_level: int | None
 ) -> dict[str, str]:
-    """The one property of the one that is given; InvalidMessage for more than one, or what is no time."""
+    """Return the one property for the argument that is given.
+
+    Raises InvalidMessage if more than one is given, or a value is no time.
+    """
     if (deliver_at is not None) + (delay_s is not None) + (delay_level is not None) > 1:
         given = {"deliver_at": deliver_at, "delay_s": delay_s, "delay_level": delay_level}
         raise InvalidMessage("delay", repr({key: value for key, value in given.items() if value is not None}), "one")

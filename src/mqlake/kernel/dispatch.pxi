@@ -1,11 +1,10 @@
 # A stretch of the commit log -> consume-queue entries by queue, and index keys.
 
-from cpython.unicode cimport PyUnicode_DecodeUTF8
-
 cdef enum:
     MAX_DELAY_LEVELS = 64
+    GUESSED_AHEAD = 6           # records
 
-cdef struct Wanted:             # the properties that dispatch looks at; size 0 where absent
+cdef struct Wanted:             # the properties that dispatch needs; size 0 if absent
     const uint8_t* tags
     Py_ssize_t tags_size
     const uint8_t* keys
@@ -19,7 +18,7 @@ cdef struct Wanted:             # the properties that dispatch looks at; size 0 
     const uint8_t* light_offsets
     Py_ssize_t light_offsets_size
 
-cdef struct Row:                # one consume-queue entry to be
+cdef struct Row:                # one consume-queue entry before it is encoded
     int32_t run
     int64_t offset
     int32_t size
@@ -32,14 +31,14 @@ cdef struct Run:                # entries of one queue with consecutive queue of
     int64_t first
     int64_t count
 
-cdef struct Harvest:
+cdef struct Harvest:            # filled without the interpreter lock; made into Python objects at the end
     Row* rows
     Py_ssize_t row_count
     Py_ssize_t row_room
     Run* runs
     Py_ssize_t run_count
     Py_ssize_t run_room
-    int32_t* table              # (topic, queue) -> its latest run, open addressing, -1 = free
+    int32_t* table              # (topic, queue) -> its latest run, open addressing, -1 = free; size a power of 2
     Py_ssize_t table_size
     uint8_t* keys
     Py_ssize_t key_count
@@ -56,12 +55,10 @@ cdef struct Harvest:
 
 def dispatch_records(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, Py_ssize_t max_bytes, tuple delays_ms,
                      bint index_keys, bint index_tags):
-    """Walk the records in [position, end) of a log file and tell what consume queues and index must hold of them.
+    """Walk the records in [position, end) of a log file. Return their consume-queue entries and index keys.
 
-    Stops behind `max_bytes`, at an end-of-file marker or at bytes that are no record. Returns the position it came
-    to, why it stopped (1 = end or `max_bytes`, 0 = marker, negative = code of `check_record`), runs of consume-queue
-    entries as (topic, queue id, first queue offset, entries), index keys packed as little-endian (hash int32,
-    physical offset int64, store time int64), the number of records, and offset and store time of the last.
+    The walk stops at `end`, after `max_bytes`, at an end-of-file marker or at bytes that are not a record. CRCs are not
+    checked: a record was checked when it was put or walked, before it is dispatched.
     """
     cdef Py_buffer view
     cdef Harvest h
@@ -75,24 +72,39 @@ def dispatch_records(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start
     PyObject_GetBuffer(log, &view, PyBUF_SIMPLE)
     try:
         if position < 0 or end > view.len or position > end:
-            raise ValueError(f"[{position}, {end}) is not inside of {view.len} bytes")
+            raise ValueError(f"[{position}, {end}) is not inside {view.len} bytes")
         p = <const uint8_t*> view.buf
         stop = position + min(end - position, max_bytes)
         with nogil:
+            # A record may begin before `stop` and end after it, so a stretch of any size makes progress.
             while position < stop and not h.out_of_memory:
                 result = parse(p + position, end - position, log_start + position, False, &record)
                 if result <= 0:
                     break
                 harvest_record(&h, p + position, &record)
+                prefetch_guessed(p, position, result, stop)
                 position += result
                 result = REACHED_END
         if h.out_of_memory:
             raise MemoryError
-        return (position, result, harvest_runs(&h), PyBytes_FromStringAndSize(<char*> h.keys, h.key_count * KEY_SIZE),
-                h.records, h.last_offset, h.last_timestamp)
+        keys = PyBytes_FromStringAndSize(<char*> h.keys, h.key_count * KEY_SIZE)
+        return Dispatched(position, result, harvest_runs(&h), keys, h.records, h.last_offset, h.last_timestamp)
     finally:
         PyBuffer_Release(&view)
         harvest_close(&h)
+
+
+cdef inline void prefetch_guessed(const uint8_t* p, int64_t position, int64_t size, int64_t stop) noexcept nogil:
+    """Prefetch head and tail of a later record, at the place it has if record sizes repeat.
+
+    Dispatch reads only these two parts; the body lies between them. A wrong guess costs a few cache lines.
+    """
+    cdef int64_t head = position + GUESSED_AHEAD * size
+    if head + size <= stop:
+        prefetch_line(p + head)
+        prefetch_line(p + head + 64)
+        prefetch_line(p + head + size - 64)
+        prefetch_line(p + head + size - 128)
 
 
 cdef int harvest_open(Harvest* h, bint index_keys, bint index_tags, tuple delays_ms) except -1:
@@ -174,7 +186,7 @@ cdef void wanted_properties(const uint8_t* at, Py_ssize_t size, Wanted* w) noexc
 
 
 cdef int64_t due_time(Harvest* h, Wanted* w, int64_t store_timestamp, int64_t otherwise) noexcept nogil:
-    """A delayed message's entry carries when it is due in the place of the tag's hash."""
+    """Return when a delayed message is due: its entry carries this time instead of the tag's hash."""
     cdef int64_t level = decimal(w.delay, w.delay_size)
     if level <= 0:
         return otherwise
@@ -184,7 +196,7 @@ cdef int64_t due_time(Harvest* h, Wanted* w, int64_t store_timestamp, int64_t ot
 
 
 cdef int64_t decimal(const uint8_t* p, Py_ssize_t size) noexcept nogil:
-    """A non-negative decimal number of at most 18 digits, or -1."""
+    """Parse a non-negative decimal number; -1 if it is not one. At most 18 digits, which cannot overflow 64 bits."""
     cdef int64_t value = 0
     cdef Py_ssize_t i
     if size < 1 or size > 18:
@@ -202,7 +214,7 @@ cdef bint takes_light_queues(const uint8_t* topic, Py_ssize_t size) noexcept nog
 
 
 cdef void add_light_rows(Harvest* h, Wanted* w, Record* r, int64_t tags_code) noexcept nogil:
-    """Entries in every light queue that the record names; none where names and offsets differ in number."""
+    """Add an entry for every light queue that the record names; none if the counts of names and offsets differ."""
     cdef const uint8_t* name = w.light_names
     cdef const uint8_t* names_end = name + w.light_names_size
     cdef const uint8_t* number = w.light_offsets
@@ -218,6 +230,7 @@ cdef void add_light_rows(Harvest* h, Wanted* w, Record* r, int64_t tags_code) no
         number_stop = <const uint8_t*> memchr(number, 44, numbers_end - number)
         number_stop = numbers_end if number_stop == NULL else number_stop
         queue_offset = decimal(number, number_stop - number)
+        # The name becomes a folder's name: one with a slash could lead out of the store.
         if queue_offset >= 0 and name_stop > name and memchr(name, 47, name_stop - name) == NULL:
             add_row(h, name, name_stop - name,
                     0 if name_stop - name >= 5 and memcmp(name, b"%LMQ%", 5) == 0 else r.queue_id,
@@ -250,8 +263,9 @@ cdef void add_row(Harvest* h, const uint8_t* topic, Py_ssize_t topic_size, int32
     h.runs[run].count += 1
 
 
-cdef int32_t find_run(Harvest* h, const uint8_t* topic, Py_ssize_t size, int32_t queue_id, int64_t queue_offset) noexcept nogil:
-    """The run that this entry continues, or a new one."""
+cdef int32_t find_run(Harvest* h, const uint8_t* topic, Py_ssize_t size, int32_t queue_id,
+                      int64_t queue_offset) noexcept nogil:
+    """Return the run that this entry continues, or a new one; -1 without memory."""
     cdef Py_ssize_t at = find_place(h, topic, size, queue_id)
     cdef int32_t number = h.table[at]
     cdef Run* run
@@ -259,12 +273,13 @@ cdef int32_t find_run(Harvest* h, const uint8_t* topic, Py_ssize_t size, int32_t
         return number
     if h.run_count == h.run_room:
         h.runs = <Run*> grow(h, h.runs, &h.run_room, sizeof(Run))
-    if 2 * h.run_count >= h.table_size:
+    if 2 * h.run_count >= h.table_size:  # at least half of the table stays free, so every search ends
         grow_table(h)
         at = find_place(h, topic, size, queue_id)
     if h.out_of_memory:
         return -1
     run = &h.runs[h.run_count]
+    # The topic is not copied: the caller holds the log's buffer until the runs are made into objects.
     run.topic, run.topic_size, run.queue_id, run.first, run.count = topic, size, queue_id, queue_offset, 0
     h.table[at] = <int32_t> h.run_count
     h.run_count += 1
@@ -294,7 +309,7 @@ cdef void grow_table(Harvest* h) noexcept nogil:
     h.table_size *= 2
     for i in range(h.table_size):
         table[i] = -1
-    for i in range(h.run_count):  # later runs of a queue take the place of earlier ones
+    for i in range(h.run_count):  # later runs of a queue replace earlier ones
         table[find_place(h, h.runs[i].topic, h.runs[i].topic_size, h.runs[i].queue_id)] = <int32_t> i
 
 
@@ -302,6 +317,7 @@ cdef void* grow(Harvest* h, void* items, Py_ssize_t* room, size_t item_size) noe
     cdef Py_ssize_t wanted = 2 * room[0] if room[0] else 1024
     cdef void* grown = realloc(items, wanted * item_size)
     if grown == NULL:
+        # Raising needs the interpreter lock, so the loop checks this flag and stops. `items` stay valid, to be freed.
         h.out_of_memory = True
         return items
     room[0] = wanted
@@ -310,7 +326,7 @@ cdef void* grow(Harvest* h, void* items, Py_ssize_t* room, size_t item_size) noe
 
 cdef void add_keys(Harvest* h, const uint8_t* topic, Py_ssize_t topic_size, Wanted* w, int64_t offset,
                    int64_t timestamp) noexcept nogil:
-    """The client's id, then each key between single spaces, then the tag: RocketMQ's order."""
+    """Add the client's id, then each key between single spaces, then the tag: RocketMQ's order."""
     cdef int32_t seed = hash_utf8(b"#", 1, hash_utf8(topic, topic_size, 0))
     cdef const uint8_t* at = w.keys
     cdef const uint8_t* end = at + w.keys_size
@@ -335,7 +351,7 @@ cdef void add_key(Harvest* h, int32_t key_hash, int64_t offset, int64_t timestam
         if h.out_of_memory:
             return
     key = h.keys + h.key_count * KEY_SIZE
-    # Java's Math.abs, with the one number that has no absolute value counted as 0.
+    # Java's Math.abs; RocketMQ replaces the one int32 without an absolute value by 0.
     set_le32(key, key_hash if key_hash >= 0 else (0 if key_hash == -INT32_MAX - 1 else -key_hash))
     set_le64(key + 4, offset)
     set_le64(key + 12, timestamp)
@@ -343,7 +359,7 @@ cdef void add_key(Harvest* h, int32_t key_hash, int64_t offset, int64_t timestam
 
 
 cdef list harvest_runs(Harvest* h):
-    """The runs in the order in which they began, each with its entries as they stand on disk."""
+    """Return the runs in the order in which they began, each with its entries in their format on disk."""
     cdef list result = []
     cdef Py_ssize_t i
     cdef Run* run
@@ -358,6 +374,7 @@ cdef list harvest_runs(Harvest* h):
             cursors[i] = <uint8_t*> PyBytes_AS_STRING(entries)
             result.append((PyUnicode_DecodeUTF8(<const char*> run.topic, run.topic_size, "replace"), run.queue_id,
                            run.first, entries))
+        # No other code has seen these bytes objects yet, so they may still be written. `result` keeps them alive.
         with nogil:
             for i in range(h.row_count):
                 fill_entry(&cursors[h.rows[i].run], &h.rows[i])

@@ -1,20 +1,20 @@
-# A message as a record: its size, its bytes.
+# Encode a message as a record: measure it, then write its bytes.
 
 from cpython.dict cimport PyDict_Next
 
 cdef enum:
-    HAS_LIGHTS = 1              # it names light queues
-    HAS_DELAY = 2               # it is to be delivered later
+    HAS_LIGHTS = 1              # the message names light queues
+    HAS_DELAY = 2               # the message is to be delivered later
 
 
 def encode_record(Message message not None, int32_t queue_id, int64_t queue_offset, int64_t physical_offset,
                   int64_t store_timestamp, bytes store_host not None, bint append_crc):
-    """The record of a message at a place in the log."""
+    """Return the record of a message at a physical offset."""
     cdef Py_buffer body
     cdef Py_ssize_t topic_size, properties_size
     cdef int special
     cdef bytes record
-    cdef bytes born_host = born_host_of(message, store_host)
+    cdef bytes born_host = born_host_of(message, store_host)  # first: it may run Python code
     cdef uint8_t* p
     PyUnicode_AsUTF8AndSize(message.topic, &topic_size)
     properties_size = measure_properties(message.properties, append_crc, &special)
@@ -23,8 +23,7 @@ def encode_record(Message message not None, int32_t queue_id, int64_t queue_offs
         record = PyBytes_FromStringAndSize(
             NULL, record_size(len(born_host), len(store_host), topic_size, body.len, properties_size))
         p = <uint8_t*> PyBytes_AS_STRING(record)
-        fill_record(p, len(record), message, queue_id, born_host, store_host, &body,
-                    crc32_of(0, <const uint8_t*> body.buf, body.len), properties_size, append_crc)
+        fill_record(p, len(record), message, queue_id, born_host, store_host, &body, properties_size, append_crc)
         finish_record(p, len(record), queue_offset, physical_offset, store_timestamp, append_crc)
     finally:
         PyBuffer_Release(&body)
@@ -32,47 +31,41 @@ def encode_record(Message message not None, int32_t queue_id, int64_t queue_offs
 
 
 cdef int take_body(Message message, Py_buffer* body) except -1:
-    """The bytes of a body; the caller releases them."""
+    """Get the bytes of a message's body. The caller must release them; until then a bytearray cannot be resized."""
     try:
         PyObject_GetBuffer(message.body, body, PyBUF_SIMPLE)
     except (TypeError, BufferError):
-        raise InvalidMessage("body", repr(type(message.body)), "bytes, or what can be read as such") from None
+        raise InvalidMessage("body", repr(type(message.body)), "bytes or another bytes-like object") from None
     return 0
 
 
 cdef bytes born_host_of(Message message, bytes store_host):
-    """The host that a record names as its producer's. May run Python code: call it before anything is measured."""
+    """Return the producer's host, packed. This may run Python code, so call it before measuring."""
     return store_host if message.born_host is None else pack_host(message.born_host)
 
 
 cdef inline Py_ssize_t record_size(Py_ssize_t born_host_size, Py_ssize_t store_host_size, Py_ssize_t topic_size,
                                    Py_ssize_t body_size, Py_ssize_t properties_size) noexcept nogil:
+    # FIXED_SIZE includes 17 bytes that are counted here: two IPv4 hosts and one byte for the topic's length.
     return (FIXED_SIZE - 17 + born_host_size + store_host_size + (2 if topic_size > 127 else 1)
             + body_size + topic_size + properties_size)
 
 
-cdef uint32_t crc_of_body(Py_buffer* body) noexcept:
-    cdef uint32_t crc
-    if body.len < RELEASE_FROM:
-        return crc32_of(0, <const uint8_t*> body.buf, body.len)
-    with nogil:
-        crc = crc32_of(0, <const uint8_t*> body.buf, body.len)
-    return crc
-
-
 cdef int fill_record(uint8_t* p, Py_ssize_t size, Message message, int32_t queue_id, bytes born_host, bytes store_host,
-                     Py_buffer* body, uint32_t crc, Py_ssize_t properties_size, bint append_crc) except -1:
-    """All of a record but queue offset, physical offset and store time: see `finish_record`.
+                     Py_buffer* body, Py_ssize_t properties_size, bint append_crc) except -1:
+    """Write all of a record but queue offset, physical offset and store time: see `finish_record`.
 
-    It writes what was measured: from there to here no Python code may run, else a message could have grown.
+    Topic and properties are written as they were measured, before the interpreter lock may be released for the body:
+    a message that another thread changes must not outgrow its place. The body's size cannot change while its buffer is
+    exported, but its bytes can. So its CRC is taken of the copy in the log: the record holds, whatever it copied.
     """
     cdef Py_ssize_t topic_size
     cdef const char* topic = PyUnicode_AsUTF8AndSize(message.topic, &topic_size)
     cdef bint v2 = topic_size > 127
     cdef uint8_t* at = p + BORN_HOST_AT + len(born_host)
+    cdef uint8_t* copied
     set32(p, <int32_t> size)
     set32(p + 4, MAGIC_V2 if v2 else MAGIC_V1)
-    set32(p + 8, <int32_t> (crc & 0x7FFFFFFF))
     set32(p + 12, queue_id)
     set32(p + 16, message.flag)
     set32(p + SYS_FLAG_AT, (message.sys_flag & ~(BORN_IPV6 | STORE_IPV6)) | (BORN_IPV6 if len(born_host) == 20 else 0)
@@ -84,7 +77,7 @@ cdef int fill_record(uint8_t* p, Py_ssize_t size, Message message, int32_t queue
     set32(at, message.reconsume_times)
     set64(at + 4, message.prepared_offset)
     set32(at + 12, <int32_t> body.len)
-    memcpy(at + 16, body.buf, body.len)
+    copied = at + 16
     at += 16 + body.len
     if v2:
         set16(at, <int16_t> topic_size)
@@ -95,12 +88,26 @@ cdef int fill_record(uint8_t* p, Py_ssize_t size, Message message, int32_t queue
     memcpy(at, topic, topic_size)
     at += topic_size
     set16(at, <int16_t> properties_size)
-    return fill_properties(at + 2, message.properties, append_crc)
+    fill_properties(at + 2, message.properties, append_crc)
+    set32(p + 8, <int32_t> (copy_body(copied, body) & 0x7FFFFFFF))
+    return 0
+
+
+cdef uint32_t copy_body(uint8_t* at, Py_buffer* body) noexcept:
+    """Copy a body and return the CRC of the copy; a large one without the interpreter lock."""
+    cdef uint32_t crc
+    if body.len < RELEASE_FROM:
+        memcpy(at, body.buf, body.len)
+        return crc32_of(0, at, body.len)
+    with nogil:
+        memcpy(at, body.buf, body.len)
+        crc = crc32_of(0, at, body.len)
+    return crc
 
 
 cdef void finish_record(uint8_t* p, Py_ssize_t size, int64_t queue_offset, int64_t physical_offset,
                         int64_t store_timestamp, bint append_crc) noexcept nogil:
-    """What only the log knows of a record: its number, its place, its time; and the CRC over all of it."""
+    """Write what only the log knows: queue offset, physical offset, store time, and the CRC over the whole record."""
     cdef uint32_t crc
     cdef int digit
     set64(p + QUEUE_OFFSET_AT, queue_offset)
@@ -114,15 +121,15 @@ cdef void finish_record(uint8_t* p, Py_ssize_t size, int64_t queue_offset, int64
 
 
 cdef inline bint ends_with_crc(const uint8_t* p, Record* r) noexcept nogil:
-    """The last property of a record is the CRC over all of it."""
+    """Return whether the last property of a record is the CRC over the whole record."""
     return (r.properties_size >= CRC_PROPERTY_SIZE
             and memcmp(p + r.size - CRC_PROPERTY_SIZE, b"__CRC32#\x01", 9) == 0)
 
 
 cdef Py_ssize_t measure_properties(dict properties, bint append_crc, int* special) except -1:
-    """The encoded size of the properties; InvalidMessage for what RocketMQ's text form cannot carry.
+    """Return the encoded size of the properties. Raises InvalidMessage for what RocketMQ's text form cannot hold.
 
-    `special` tells which there are that make a put more than a copy: HAS_LIGHTS, HAS_DELAY.
+    `special` gets the flags HAS_LIGHTS and HAS_DELAY: properties for which copying the record is not enough.
     """
     cdef PyObject* name
     cdef PyObject* value
@@ -131,10 +138,12 @@ cdef Py_ssize_t measure_properties(dict properties, bint append_crc, int* specia
     cdef Py_ssize_t total = CRC_PROPERTY_SIZE if append_crc else 0
     cdef const char* text
     special[0] = 0
+    # The interpreter lock is held and str needs no Python code, so the dict cannot change during the walk and the
+    # borrowed references stay valid.
     while PyDict_Next(properties, &cursor, &name, &value):
         text = property_text(<object> name, <object> name, &name_size)
         if append_crc and name_size == 8 and memcmp(text, b"__CRC32#", 8) == 0:
-            continue
+            continue  # the log writes its own
         if name_size == 20 and memcmp(text, b"INNER_MULTI_DISPATCH", 20) == 0:
             special[0] |= HAS_LIGHTS
         elif is_delay(text, name_size):
@@ -147,20 +156,21 @@ cdef Py_ssize_t measure_properties(dict properties, bint append_crc, int* specia
 
 
 cdef inline bint is_delay(const char* name, Py_ssize_t size) noexcept:
-    """DELAY, or one of TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DEL_UNIQKEY."""
+    """Return whether a name is DELAY, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DEL_UNIQKEY."""
     return (size == 5 and memcmp(name, b"DELAY", 5) == 0) or (size >= 14 and memcmp(name, b"TIMER_DEL", 9) == 0)
 
 
 cdef const char* property_text(object name, object text, Py_ssize_t* size) except NULL:
+    """Return the UTF-8 of a name or a value, cached in the str. Raises InvalidMessage if a property cannot hold it."""
     cdef const char* utf8
     if not isinstance(text, str):
-        raise InvalidMessage("properties", f"{name!r}: {text!r}", "names and values are str")
+        raise InvalidMessage("properties", f"{name!r}: {text!r}", "names and values of type str")
     try:
         utf8 = PyUnicode_AsUTF8AndSize(text, size)
     except UnicodeEncodeError:
-        raise InvalidMessage("properties", f"{name!r}: {text!r}", "text that UTF-8 can carry") from None
+        raise InvalidMessage("properties", f"{name!r}: {text!r}", "text without lone surrogates") from None
     if size[0] == 0:
-        raise InvalidMessage("properties", f"{name!r}: {text!r}", "no empty name or value: readers drop such a property")
+        raise InvalidMessage("properties", f"{name!r}: {text!r}", "no empty name or value: readers drop them")
     if memchr(utf8, 1, size[0]) != NULL or memchr(utf8, 2, size[0]) != NULL:
         raise InvalidMessage("properties", f"{name!r}: {text!r}",
                              "no \\x01 or \\x02 inside a name or a value: they separate properties on disk")
@@ -168,6 +178,7 @@ cdef const char* property_text(object name, object text, Py_ssize_t* size) excep
 
 
 cdef int fill_properties(uint8_t* at, dict properties, bint append_crc) except -1:
+    """Write the properties that were measured: same order, same omission. `at` has room for exactly that."""
     cdef PyObject* name
     cdef PyObject* value
     cdef Py_ssize_t cursor = 0

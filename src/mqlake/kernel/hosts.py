@@ -1,4 +1,4 @@
-"""Hosts as records hold them: the address' 4 or 16 bytes, then the port in 4."""
+"""Hosts as records hold them: 4 or 16 bytes of address, then 4 bytes of port."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PORT = struct.Struct(">i")
 
 @functools.lru_cache(maxsize=4096)
 def pack_host(text: str) -> bytes:
-    """`127.0.0.1:10911` or `[::1]:10911` as bytes; InvalidMessage for anything else."""
+    """Pack `127.0.0.1:10911` or `[::1]:10911`. Raises InvalidMessage for any other text."""
     address, _, port = text.rpartition(":")
     try:
         packed = ipaddress.ip_address(address.strip("[]")).packed
@@ -22,12 +22,12 @@ def pack_host(text: str) -> bytes:
         if not 0 <= number <= 65535:
             raise ValueError(port)
     except ValueError:
-        raise InvalidMessage("host", repr(text), "an address and a port, as 127.0.0.1:10911 or [::1]:10911") from None
+        raise InvalidMessage("host", repr(text), "an address and a port, like 127.0.0.1:10911 or [::1]:10911") from None
     return packed + PORT.pack(number)
 
 
 def format_host(packed: bytes) -> str:
-    """The text of a packed host: `127.0.0.1:10911`, `[::1]:10911`."""
+    """Return the text of a packed host: `127.0.0.1:10911`, `[::1]:10911`."""
     (port,) = PORT.unpack_from(packed, len(packed) - 4)
     if len(packed) == 8:
         return f"{socket.inet_ntop(socket.AF_INET, packed[:4])}:{port}"

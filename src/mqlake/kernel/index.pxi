@@ -17,14 +17,24 @@ cdef extern from *:
     void set_le32 "mq_set_le32"(uint8_t* p, int32_t value) nogil
     void set_le64 "mq_set_le64"(uint8_t* p, int64_t value) nogil
 
+cdef extern from *:
+    """
+    static inline void mq_stores_before(void) { __atomic_thread_fence(__ATOMIC_RELEASE); }
+    static inline void mq_loads_before(void) { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
+    """
+    # Other threads and processes look keys up without a lock while one thread adds them. On x86 the two fences only
+    # keep the compiler from reordering stores or loads across them; on other CPUs they also order the CPU's.
+    void stores_before "mq_stores_before"() nogil
+    void loads_before "mq_loads_before"() nogil
+
 
 def put_index_keys(index, int32_t slot_count, int32_t entry_count, keys, Py_ssize_t first):
-    """Enter keys from number `first` on; return the number of the first that found the file full, or their count."""
+    """Add keys from index `first` on. Return the index of the first that did not fit into the file, or their count."""
     cdef Py_buffer index_view
     cdef Py_buffer key_view
     cdef Py_ssize_t total
     if first < 0:
-        raise ValueError(f"{first} is no number of a key")
+        raise ValueError(f"{first} is not the index of a key")
     PyObject_GetBuffer(index, &index_view, PyBUF_WRITABLE)
     try:
         require_index_geometry(index_view.len, slot_count, entry_count)
@@ -62,9 +72,11 @@ cdef bint put_index_key(uint8_t* index, int32_t slots, int32_t entries, const ui
     cdef uint8_t* entry
     cdef int32_t previous = get32(slot)
     if offset < get64(index + 24):
-        return True  # entered before: the file already ends behind this message
+        return True  # added before: the file already ends after this message
     if number >= entries:
         return False
+    # A power cut can keep a slot but lose the header that counts its entry. A slot that names `number` itself may stay,
+    # as in RocketMQ: `next_in_chain` ends a chain at an entry that does not name an earlier one.
     if previous < 0 or previous > number:
         previous = 0
     if begin > 0 and timestamp > begin:
@@ -74,20 +86,28 @@ cdef bint put_index_key(uint8_t* index, int32_t slots, int32_t entries, const ui
     set64(entry + 4, offset)
     set32(entry + 12, <int32_t> seconds)
     set32(entry + 16, previous)
+    stores_before()  # a reader that finds the number in the slot must find the whole entry
     set32(slot, number)
     if number <= 1:
         set64(index, timestamp)
         set64(index + 16, offset)
     if previous == 0 and get32(index + 32) < INT32_MAX:
         set32(index + 32, get32(index + 32) + 1)
+    stores_before()  # the count after the slot: see `begin_chain`
     set32(index + 36, number + 1)
+    # The end offset last: keys before it are not added again, so this one must be complete. Other keys of the same
+    # message may follow, which is why a key with an equal offset is added.
+    stores_before()
     set64(index + 8, timestamp)
     set64(index + 24, offset)
     return True
 
 
 def link_index_entries(index, int32_t slot_count, int32_t entry_count):
-    """Link the entries that the header counts into their chains again: slots, and each entry's previous one."""
+    """Relink the entries that the header counts into their chains: the slots, and each entry's previous one.
+
+    A crash in between leaves incomplete chains. The header is unchanged, so the next recovery repeats this.
+    """
     cdef Py_buffer view
     cdef uint8_t* p
     cdef uint8_t* slot
@@ -105,7 +125,7 @@ def link_index_entries(index, int32_t slot_count, int32_t entry_count):
                 entry += INDEX_ENTRY_SIZE
                 key_hash = get32(entry)
                 slot = p + INDEX_HEADER_SIZE + 4 * <int64_t> ((key_hash if key_hash >= 0 else 0) % slot_count)
-                if get32(entry + 16) != get32(slot):
+                if get32(entry + 16) != get32(slot):  # most are right, and a page without a store stays clean
                     set32(entry + 16, get32(slot))
                 set32(slot, number)
     finally:
@@ -113,7 +133,7 @@ def link_index_entries(index, int32_t slot_count, int32_t entry_count):
 
 
 def index_entries_hold(index, int32_t slot_count, int32_t entry_count, header):
-    """The entries that a header counts are there: their offsets rise from its begin offset to its end offset."""
+    """Return whether the entries that a header counts exist: their offsets rise from its begin to its end offset."""
     cdef Py_buffer view
     cdef Py_buffer header_view
     cdef const uint8_t* entry
@@ -151,7 +171,7 @@ def index_entries_hold(index, int32_t slot_count, int32_t entry_count, header):
 
 def find_index_key(index, int32_t slot_count, int32_t entry_count, int32_t key_hash, int64_t begin_timestamp,
                    int64_t end_timestamp, Py_ssize_t limit):
-    """Physical offsets entered under a hash within a span of time, newest first, at most `limit`."""
+    """Return at most `limit` physical offsets that were added under a hash within a time range, newest first."""
     cdef Py_buffer view
     cdef Chain chain
     cdef int64_t offset
@@ -159,7 +179,8 @@ def find_index_key(index, int32_t slot_count, int32_t entry_count, int32_t key_h
     PyObject_GetBuffer(index, &view, PyBUF_SIMPLE)
     try:
         require_index_geometry(view.len, slot_count, entry_count)
-        begin_chain(&chain, <const uint8_t*> view.buf, slot_count, entry_count, key_hash, begin_timestamp, end_timestamp)
+        begin_chain(&chain, <const uint8_t*> view.buf, slot_count, entry_count, key_hash, begin_timestamp,
+                    end_timestamp)
         while len(found) < limit and next_in_chain(&chain, &offset):
             found.append(offset)
     finally:
@@ -184,13 +205,17 @@ cdef void begin_chain(Chain* chain, const uint8_t* index, int32_t slot_count, in
     chain.key_hash = key_hash
     chain.begin = get64(index)
     chain.begin_timestamp, chain.end_timestamp = begin_timestamp, end_timestamp
-    count = get32(index + 36)  # after the slot: a put in flight writes entry, slot, count in this order
+    # The count is loaded after the slot, because a put stores entry, slot and count in this order. Otherwise the slot
+    # could name an entry that came after the count was loaded, and the whole chain would look damaged.
+    loads_before()
+    count = get32(index + 36)
+    # This bound is enough for the whole chain: from here on entry numbers only fall (`next_in_chain`).
     if chain.number > count or chain.number >= entry_count:
         chain.number = 0
 
 
 cdef bint next_in_chain(Chain* chain, int64_t* offset) noexcept nogil:
-    """The next offset of the chain that was entered under the hash; False where there is none."""
+    """Set the next offset of the chain that was added under the hash. Return False if there is none."""
     cdef const uint8_t* entry
     cdef int32_t number, seconds, previous
     cdef int64_t timestamp
@@ -203,11 +228,11 @@ cdef bint next_in_chain(Chain* chain, int64_t* offset) noexcept nogil:
             return False
         timestamp = chain.begin + <int64_t> seconds * 1000
         previous = get32(entry + 16)
-        if timestamp <= chain.begin_timestamp - 1000 or previous >= number:  # chains run backwards: no cycle
+        if timestamp <= chain.begin_timestamp - 1000 or previous >= number:  # numbers must fall: no cycle, no overrun
             previous = 0
         chain.number = previous
-        # The entry's time is its second, rounded down, and the first entry of a file may be counted from the
-        # file before: the caller looks at the record's own time, so here nothing may be missed.
+        # An entry's time is in seconds, rounded down, and the first entry of a file may count from the file before.
+        # So this check is loose and misses nothing; the caller checks the record's own time.
         if get32(entry) == chain.key_hash and \
                 (number == 1 or chain.begin_timestamp - 1000 < timestamp <= chain.end_timestamp):
             offset[0] = get64(entry + 4)

@@ -1,4 +1,4 @@
-# The values that puts and reads make by the million: a message that goes in, a receipt, a record that comes out.
+# The values that puts and reads create by the million: a message to put, a receipt, a record that was read.
 
 cimport cython
 
@@ -7,11 +7,13 @@ from mqlake.kernel.delays import delay_properties
 from mqlake.kernel.hosts import pack_host
 
 from cpython.ref cimport PyObject
+from cpython.unicode cimport PyUnicode_DecodeUTF8
 
 cdef extern from "Python.h":
     ctypedef object (*newfunc)(type kind, object arguments, PyObject* keywords)
     ctypedef struct PyTypeObject:
         newfunc tp_new
+    int PyType_IsSubtype(PyTypeObject* kind, PyTypeObject* base)
 
 cdef extern from "time.h" nogil:
     ctypedef long time_t
@@ -31,7 +33,7 @@ cdef inline int64_t now_ms() noexcept nogil:
     return <int64_t> now.tv_sec * 1000 + now.tv_nsec // 1000000
 
 
-@cython.no_gc                   # texts, numbers and a body: no cycle leads through it
+@cython.no_gc                   # safe: it holds texts, numbers and a body, which cannot form a cycle
 @cython.freelist(64)
 cdef class Message:
     """A message to be stored. `tags` and `keys` are written as the properties that RocketMQ knows them by."""
@@ -52,7 +54,7 @@ cdef class Message:
                  delay_s=None, delay_level=None):
         """`keys` is one key or several; `queue_id` None takes the topic's queues in turn; `sys_flag` is RocketMQ's.
 
-        One of `deliver_at` (a datetime, or milliseconds since 1970), `delay_s` and `delay_level` says when it is to be
+        One of `deliver_at` (a datetime, or milliseconds since 1970), `delay_s` and `delay_level` sets when it is
         delivered: see `kernel/delays.py`.
         """
         self.topic = topic
@@ -67,7 +69,8 @@ cdef class Message:
             self.properties.update(delay_properties(deliver_at, delay_s, delay_level))
         self.flag = <int32_t> whole_number("flag", flag, INT32_MAX)
         self.sys_flag = <int32_t> whole_number("sys_flag", sys_flag, INT32_MAX)
-        self.born_timestamp = now_ms() if born_timestamp is None else whole_number("born_timestamp", born_timestamp, INT64_MAX)
+        self.born_timestamp = now_ms() if born_timestamp is None \
+            else whole_number("born_timestamp", born_timestamp, INT64_MAX)
         self.born_host = born_host
         self.reconsume_times = <int32_t> whole_number("reconsume_times", reconsume_times, INT32_MAX)
         self.prepared_offset = whole_number("prepared_offset", prepared_offset, INT64_MAX)
@@ -85,14 +88,14 @@ cdef class Message:
 
 
 cdef int64_t whole_number(str field, value, int64_t most) except? -1:
-    """A number that fits into its field of a record: a signed int32 or int64."""
+    """Return a number if it fits into its field of a record, a signed int32 or int64; else raise InvalidMessage."""
     if not isinstance(value, int) or not -most - 1 <= value <= most:
         raise InvalidMessage(field, repr(value), f"a whole number in [{-most - 1}, {most}]")
     return value
 
 
 cdef str join_keys(keys):
-    """Keys as the KEYS property holds them: separated by one space."""
+    """Join keys as the KEYS property holds them: separated by one space."""
     cdef list parts = list(keys)
     for key in parts:
         if not isinstance(key, str) or not key or " " in key:
@@ -107,7 +110,7 @@ cdef list split_keys(dict properties):
 @cython.no_gc
 @cython.freelist(64)
 cdef class PutReceipt:
-    """What a put answers: where the message is, and how safe."""
+    """The result of a put: where the message is, and how durable."""
 
     cdef readonly object topic
     cdef readonly int32_t queue_id
@@ -130,7 +133,7 @@ cdef class PutReceipt:
 
     @property
     def end(self):
-        """The offset just behind the record."""
+        """The physical offset after the record."""
         return self.physical_offset + self.size
 
     @property
@@ -153,33 +156,77 @@ cdef class PutReceipt:
                 f"physical_offset={self.physical_offset}, size={self.size}, {self.durability!r})")
 
 
-@cython.no_gc
-cdef class StoredRecord:
-    """One record's bytes, copied out of the log. Its header is parsed when it is made, and it must be whole."""
+cdef uint8_t NO_RECORD[FIXED_SIZE]  # zeros: what an object without a record reads
 
-    cdef readonly bytes record
-    cdef Record r
+
+@cython.no_gc                   # safe: it holds bytes, texts and a dict of texts, which cannot form a cycle
+cdef class StoredRecord:
+    """One record's bytes, copied from the log. The header is parsed at creation, and the record must be whole.
+
+    Records that are read together share one bytes object, so that a batch costs one allocation; `p` points into it.
+    Only positions that depend on lengths are kept; a field is decoded from the bytes when it is read.
+    """
+
+    cdef bytes shared
+    cdef const uint8_t* p
+    cdef int32_t record_size
+    cdef int32_t store_host_at
+    cdef int32_t body_at
+    cdef int32_t body_size
+    cdef int32_t topic_at
+    cdef int32_t topic_size
+    cdef int32_t properties_at
     cdef object known_topic
     cdef object known_properties
 
+    def __cinit__(self):
+        # `__new__` alone leaves an object without a record. All its positions lie inside NO_RECORD and all sizes are 0,
+        # so every property reads valid memory.
+        self.p = NO_RECORD
+        self.store_host_at = BORN_HOST_AT + 16
+        self.body_at = FIXED_SIZE - 3
+
     def __init__(self, bytes record not None):
-        self.record = record
-        cdef int64_t size = parse(<const uint8_t*> PyBytes_AS_STRING(record), len(record), -1, False, &self.r)
+        cdef Record r
+        cdef int64_t size = parse(<const uint8_t*> PyBytes_AS_STRING(record), len(record), -1, False, &r)
         if size != len(record):
             raise ValueError(f"not one whole record: {size}")
+        self.take(record, <const uint8_t*> PyBytes_AS_STRING(record), &r)
+
+    cdef void take(self, bytes shared, const uint8_t* p, Record* r) noexcept:
+        """Become the record at `p` in `shared`. A record's size is an int32, so every position inside it fits too."""
+        self.shared = shared
+        self.p = p
+        self.record_size = <int32_t> r.size
+        self.store_host_at = r.store_host_at
+        self.body_at, self.body_size = <int32_t> r.body_at, <int32_t> r.body_size
+        self.topic_at, self.topic_size = <int32_t> r.topic_at, r.topic_size
+        self.properties_at = <int32_t> r.properties_at
+
+    @property
+    def record(self):
+        """The record's bytes. The first access copies them out of the bytes object that the batch shares."""
+        if self.shared is None:
+            return b""
+        if len(self.shared) != self.record_size:
+            # Copy before `shared` is replaced: it may be all that keeps `p` valid.
+            own = PyBytes_FromStringAndSize(<const char*> self.p, self.record_size)
+            self.p = <const uint8_t*> PyBytes_AS_STRING(own)
+            self.shared = own
+        return self.shared
 
     @property
     def topic(self):
         if self.known_topic is None:
-            self.known_topic = self.record[self.r.topic_at:self.r.topic_at + self.r.topic_size].decode("utf-8", "replace")
+            self.known_topic = PyUnicode_DecodeUTF8(<const char*> self.p + self.topic_at, self.topic_size, "replace")
         return self.known_topic
 
     @property
     def properties(self):
         """The properties as a dict."""
         if self.known_properties is None:
-            at = self.r.properties_at
-            self.known_properties = decode_properties(self.record[at:at + self.r.properties_size])
+            size = self.record_size - self.properties_at
+            self.known_properties = properties_of(self.p + self.properties_at, size)
         return self.known_properties
 
     @property
@@ -192,77 +239,84 @@ cdef class StoredRecord:
 
     @property
     def raw_body(self):
-        """The body as stored: compressed where `sys_flag` says so."""
-        return self.record[self.r.body_at:self.r.body_at + self.r.body_size]
+        """The body as stored, compressed if `sys_flag` says so."""
+        return PyBytes_FromStringAndSize(<const char*> self.p + self.body_at, self.body_size)
 
     @property
     def size(self):
         """Bytes of the whole record."""
-        return self.r.size
+        return self.record_size
 
     @property
     def queue_id(self):
-        return self.r.queue_id
+        return get32(self.p + QUEUE_ID_AT)
 
     @property
     def queue_offset(self):
-        return self.r.queue_offset
+        return get64(self.p + QUEUE_OFFSET_AT)
 
     @property
     def physical_offset(self):
-        return self.r.physical_offset
+        return get64(self.p + PHYSICAL_OFFSET_AT)
 
     @property
     def flag(self):
-        return self.r.flag
+        return get32(self.p + FLAG_AT)
 
     @property
     def sys_flag(self):
-        return self.r.sys_flag
+        return get32(self.p + SYS_FLAG_AT)
 
     @property
     def born_timestamp(self):
-        return self.r.born_timestamp
+        return get64(self.p + BORN_TIMESTAMP_AT)
 
     @property
     def store_timestamp(self):
-        return self.r.store_timestamp
+        return get64(self.p + self.store_host_at - 8)
 
     @property
     def born_address(self):
         """The producer's host as the record holds it: 8 or 20 bytes."""
-        return self.record[self.r.born_host_at:self.r.store_host_at - 8]
+        return PyBytes_FromStringAndSize(<const char*> self.p + BORN_HOST_AT, self.store_host_at - 8 - BORN_HOST_AT)
 
     @property
     def store_address(self):
         """The store's host as the record holds it: 8 or 20 bytes."""
-        return self.record[self.r.store_host_at:self.r.body_at - 16]
+        return PyBytes_FromStringAndSize(<const char*> self.p + self.store_host_at,
+                                         self.body_at - 16 - self.store_host_at)
 
     @property
     def reconsume_times(self):
-        return self.r.reconsume_times
+        return get32(self.p + self.body_at - 16)
 
     @property
     def prepared_offset(self):
-        return self.r.prepared_offset
+        return get64(self.p + self.body_at - 12)
 
     @property
     def body_crc(self):
-        return self.r.body_crc
+        return get32(self.p + BODY_CRC_AT)
 
     def __reduce__(self):
         return type(self), (self.record,)
 
     def __eq__(self, other):
-        return isinstance(other, StoredRecord) and self.record == (<StoredRecord> other).record
+        return isinstance(other, StoredRecord) and self.record == other.record
 
     def __hash__(self):
         return hash(self.record)
 
 
-cdef StoredRecord stored_record(object kind, const uint8_t* p, Record* r):
-    """An object of `kind`, a subclass of StoredRecord, for a record that was just parsed."""
+cdef int require_kind(kind) except -1:
+    """Raise TypeError unless `kind` is a StoredRecord: only its objects have the fields that `take` fills in."""
+    if not isinstance(kind, type) or not PyType_IsSubtype(<PyTypeObject*> kind, <PyTypeObject*> StoredRecord):
+        raise TypeError(f"{kind!r} is not a StoredRecord")
+    return 0
+
+
+cdef StoredRecord stored_record(object kind, bytes shared, const uint8_t* p, Record* r):
+    """Create an object of `kind`, which `require_kind` checked, for the parsed record at `p` in `shared`."""
     cdef StoredRecord made = <StoredRecord> (<PyTypeObject*> kind).tp_new(<type> kind, (), NULL)
-    made.record = PyBytes_FromStringAndSize(<const char*> p, r.size)
-    made.r = r[0]
+    made.take(shared, p, r)
     return made

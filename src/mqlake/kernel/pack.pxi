@@ -1,18 +1,18 @@
-# Arrow columns -> packed records: the way back of columns.pxi, for messages that many workers encode and one appends.
+# Convert Arrow columns to packed records, the reverse of columns.pxi: many workers encode, one process appends.
 #
-# A packed record is a record of the log in which only its number, its place and its time are still to be filled in; its
-# queue id is -1 where the topic's queues take turns.
+# A packed record is a record of the log in which only queue offset, physical offset and store time are still missing.
+# Its queue id is -1 if the topic's queues take turns.
 #
-# Two passes, neither with the interpreter lock: the first checks every row and adds up the sizes, the second fills a
-# buffer of exactly that size. A row that no record can carry is only named here: what is wrong with it says the put
-# of that one message.
+# There are two passes, both without the interpreter lock: the first checks every row and adds up the sizes, the second
+# fills a buffer of exactly that size. This code only finds the first row that no record can hold. The caller puts that
+# one message to learn what is wrong with it.
 
 cdef enum:
     IN_TURN = -1
     COMPRESSED = 0x1
     COMPRESSION_TYPE = 0x700
 
-cdef struct TextColumn:         # text i is values[offsets[i]:offsets[i + 1]]; no offsets where the column is absent
+cdef struct TextColumn:         # text i is values[offsets[i]:offsets[i + 1]]; offsets is NULL if the column is absent
     const int32_t* offsets
     const uint8_t* values
     Py_ssize_t count
@@ -22,18 +22,18 @@ cdef struct Packing:
     TextColumn topic
     TextColumn body
     TextColumn tags
-    TextColumn keys                  # as they are to be stored, or
+    TextColumn keys             # all keys of a row as one text, or
     const int32_t* key_lists    # lists of
-    TextColumn key                   # single keys
+    TextColumn key              # single keys
     const int32_t* property_lists
     TextColumn name
     TextColumn value
-    TextColumn host                  # packed hosts, to which born_host holds indexes
+    TextColumn host             # packed hosts; born_host holds indexes into them
     const int32_t* born_host
     const int32_t* queue_id
     const int32_t* flag
     const int32_t* sys_flag
-    const int32_t* body_crc     # of the body as it was stored before
+    const int32_t* body_crc     # CRC of the body as it was stored before
     const int32_t* reconsume_times
     const int64_t* queue_offset
     const int64_t* born_timestamp
@@ -48,7 +48,7 @@ cdef struct Packing:
 
 
 cdef class View:
-    """A buffer that is held for as long as this lives."""
+    """Hold a buffer for as long as this object lives."""
 
     cdef Py_buffer view
 
@@ -61,15 +61,15 @@ cdef class View:
 
 def pack_records(dict columns not None, Py_ssize_t rows, bytes store_host not None, int64_t max_body, int64_t max_size,
                  bint append_crc, bint lights):
-    """The rows of columns as packed records, one behind the other, and the number of rows that were taken.
+    """Return the rows as packed records, one after the other, and the number of rows that were packed.
 
-    Columns are buffers by name, as `types.Scanned` has them, all of them without nulls; only `topic` and `body` must be
-    there. `topic` is a text, `born_host` indexes into packed hosts, an empty text in `tags` is none, `keys` are lists
-    (`keys.item`) or texts, and -1 in `queue_id` takes queues in turn. Where `body_crc` is not the CRC of a body that
-    `sys_flag` says is compressed, it was decompressed since, and the flag is taken back. `born_timestamp` is in
-    milliseconds; a packed record has the `queue_offset` and `store_timestamp` that it is given. Stops before a row that
-    cannot be stored: whose body is above `max_body`, whose record above `max_size`, that names light queues unless
-    `lights` lets it.
+    Columns are buffers by name, as in `types.Scanned`, all without nulls. Only `topic` and `body` are required.
+    `topic` is a text, `born_host` holds indexes into packed hosts, an empty text in `tags` means no tag, `keys` are
+    lists (`keys.item`) or texts, and -1 in `queue_id` means the topic's queues in turn. If `sys_flag` says compressed
+    and `body_crc` is not the body's CRC, the body was decompressed since, and the flag is cleared. `born_timestamp` is
+    in milliseconds. A packed record gets `queue_offset` and `store_timestamp` as given. Packing stops before a row
+    that cannot be stored, whose body exceeds `max_body` or whose record exceeds `max_size`, or that names light queues
+    while `lights` is False.
     """
     cdef Packing pack
     cdef list views = []
@@ -89,16 +89,18 @@ def pack_records(dict columns not None, Py_ssize_t rows, bytes store_host not No
                 break
             total += size
             taken += 1
+    # The sizes apply only if no other thread writes to the columns meanwhile. `views` keeps their memory in place.
     packed = PyByteArray_FromStringAndSize(NULL, total)
     at = <uint8_t*> PyByteArray_AS_STRING(packed)
     with nogil:
-        wish_huge_pages(at, total)
-        for size in range(taken):
+        advise_huge_pages(at, total)
+        for size in range(taken):  # now a row number
             at = fill_packed(&pack, size, at)
     return packed, taken
 
 
 cdef int open_packing(Packing* pack, dict columns, Py_ssize_t rows, list views) except -1:
+    """Point at the columns and check all offsets and indexes, so that the passes need no bounds checks."""
     cdef Py_ssize_t items
     memset(pack, 0, sizeof(Packing))
     pack.rows = rows
@@ -117,7 +119,7 @@ cdef int open_packing(Packing* pack, dict columns, Py_ssize_t rows, list views) 
         take_texts(&pack.name, columns, "properties.name", items, views)
         take_texts(&pack.value, columns, "properties.value", items, views)
         if pack.name.offsets == NULL or pack.value.offsets == NULL:
-            raise ValueError("properties without their names or values")
+            raise ValueError("properties must have both names and values")
     pack.queue_id = <const int32_t*> take_numbers(columns, "queue_id", rows, 4, views)
     pack.flag = <const int32_t*> take_numbers(columns, "flag", rows, 4, views)
     pack.sys_flag = <const int32_t*> take_numbers(columns, "sys_flag", rows, 4, views)
@@ -134,7 +136,7 @@ cdef int open_packing(Packing* pack, dict columns, Py_ssize_t rows, list views) 
 
 
 cdef int take_texts(TextColumn* texts, dict columns, str name, Py_ssize_t count, list views) except -1:
-    """The texts of a column, which may be absent; every one of them lies inside of the values."""
+    """Point at the texts of a column, which may be absent. Every text is inside the values."""
     cdef View values
     cdef Py_ssize_t last
     if f"{name}.offsets" not in columns:
@@ -144,26 +146,27 @@ cdef int take_texts(TextColumn* texts, dict columns, str name, Py_ssize_t count,
     views.append(values)
     texts.values = <const uint8_t*> values.view.buf
     texts.count = count
+    # Offsets never fall, so a bound on the last one bounds every text.
     if last > values.view.len:
         raise ValueError(f"{name}: offsets up to {last}, values of {values.view.len} bytes")
     return 0
 
 
 cdef const int32_t* take_lists(dict columns, str name, Py_ssize_t count, list views, Py_ssize_t* last) except NULL:
-    """Offsets of `count` lists, which do not fall; `last` is where the last one ends."""
+    """Return the offsets of `count` lists, which never fall. `last` gets the end of the last list."""
     cdef const int32_t* offsets = <const int32_t*> take_numbers(columns, name, count + 1, 4, views)
     cdef Py_ssize_t i
     if offsets == NULL or offsets[0] < 0:
-        raise ValueError(f"{name}: offsets begin at 0 or above")
+        raise ValueError(f"{name}: offsets must start at 0 or above")
     for i in range(count):
         if offsets[i + 1] < offsets[i]:
-            raise ValueError(f"{name}: offset {i + 1} lies before the one before it")
+            raise ValueError(f"{name}: offset {i + 1} is smaller than the one before it")
     last[0] = offsets[count]
     return offsets
 
 
 cdef const void* take_numbers(dict columns, str name, Py_ssize_t count, Py_ssize_t width, list views) except? NULL:
-    """A column of numbers; NULL where it is absent."""
+    """Return a column of numbers, or NULL if it is absent."""
     cdef View numbers
     if name not in columns:
         return NULL
@@ -204,7 +207,7 @@ cdef inline Span born_host_at(Packing* pack, Py_ssize_t row) noexcept nogil:
 
 
 cdef Py_ssize_t packed_size(Packing* pack, Py_ssize_t row) noexcept nogil:
-    """What a row takes as a record; -1 where none can carry it."""
+    """Return the size of a row's record, or -1 if no record can hold it."""
     cdef Span topic = text_at(&pack.topic, row)
     cdef Py_ssize_t body_size = text_at(&pack.body, row).size
     cdef Py_ssize_t properties_size = packed_properties(pack, row, NULL)
@@ -218,7 +221,7 @@ cdef Py_ssize_t packed_size(Packing* pack, Py_ssize_t row) noexcept nogil:
 
 
 cdef bint is_topic(Span topic) noexcept nogil:
-    """A name that RocketMQ takes: see `logs/topic_table.py`."""
+    """Return whether RocketMQ accepts a topic's name: see `logs/topic_table.py`."""
     cdef Py_ssize_t i
     cdef uint8_t c
     cdef Py_ssize_t most = 127
@@ -228,6 +231,7 @@ cdef bint is_topic(Span topic) noexcept nogil:
         return False
     for i in range(topic.size):
         c = topic.at[i]
+        # a-z, A-Z, 0-9 and _ - % |
         if not (97 <= c <= 122 or 65 <= c <= 90 or 48 <= c <= 57 or c == 95 or c == 45 or c == 37 or c == 124):
             return False
     return True
@@ -239,9 +243,10 @@ cdef inline bint is_property_text(Span text) noexcept nogil:
 
 
 cdef Py_ssize_t packed_properties(Packing* pack, Py_ssize_t row, uint8_t* out) noexcept nogil:
-    """Check the properties of a row, or, with `out`, write them; their size, or -1.
+    """Check the properties of a row or, if `out` is not NULL, write them. Return their size, or -1.
 
-    The row's own keys and tags take the place of those among the properties, else they follow them.
+    Both passes run this code, so they cannot disagree about the size. The row's own keys and tags replace those among
+    the properties; if there are none to replace, they come last.
     """
     cdef Py_ssize_t total = 0
     cdef Py_ssize_t i
@@ -264,8 +269,8 @@ cdef Py_ssize_t packed_properties(Packing* pack, Py_ssize_t row, uint8_t* out) n
                 has_tags = True
                 value = tags
             if name.size == 8 and memcmp(name.at, b"__CRC32#", 8) == 0:
-                continue  # another record's: it is the log that takes it
-            if out == NULL:
+                continue  # the CRC of another record: the log writes its own
+            if out == NULL:  # only the first pass checks: the second writes what passed
                 if not (is_property_text(name) and is_property_text(value)):
                     return -1
                 if name.size == 20 and memcmp(name.at, b"INNER_MULTI_DISPATCH", 20) == 0 and not pack.lights:
@@ -302,7 +307,7 @@ cdef inline Py_ssize_t put_keys(Packing* pack, Py_ssize_t row, uint8_t* out, Py_
 
 
 cdef Py_ssize_t packed_keys(Packing* pack, Py_ssize_t row, uint8_t* out) noexcept nogil:
-    """The size of a row's keys as one text, 0 for none, -1 where that cannot be; with `out` they are written."""
+    """Return the size of a row's keys as one text: 0 for none, -1 if they are invalid. With `out`, write them."""
     cdef Py_ssize_t total = 0
     cdef Py_ssize_t i
     cdef Span key = text_at(&pack.keys, row)
@@ -325,7 +330,7 @@ cdef Py_ssize_t packed_keys(Packing* pack, Py_ssize_t row, uint8_t* out) noexcep
 
 
 cdef uint8_t* fill_packed(Packing* pack, Py_ssize_t row, uint8_t* p) noexcept nogil:
-    """Write one row; where the next begins."""
+    """Write one row and return where the next one starts."""
     cdef Span topic = text_at(&pack.topic, row)
     cdef Span body = text_at(&pack.body, row)
     cdef Span host = born_host_at(pack, row)
@@ -334,6 +339,7 @@ cdef uint8_t* fill_packed(Packing* pack, Py_ssize_t row, uint8_t* p) noexcept no
     cdef uint8_t* at = p + BORN_HOST_AT + host.size
     cdef Py_ssize_t properties_size
     cdef int32_t crc = <int32_t> (crc32_of(0, body.at, body.size) & 0x7FFFFFFF)
+    # A scan decompresses bodies and keeps the flags, so a changed CRC means that this body is no longer compressed.
     if pack.body_crc != NULL and sys_flag & COMPRESSED and crc != pack.body_crc[row]:
         sys_flag &= ~(COMPRESSED | COMPRESSION_TYPE)
     set32(p + 4, MAGIC_V2 if v2 else MAGIC_V1)
@@ -365,18 +371,18 @@ cdef uint8_t* fill_packed(Packing* pack, Py_ssize_t row, uint8_t* p) noexcept no
     properties_size = packed_properties(pack, row, at + 2)
     set16(at, <int16_t> properties_size)
     at += 2 + properties_size
-    set32(p, <int32_t> (at - p))
+    set32(p, <int32_t> (at - p))  # the size that `packed_size` computed, at most max_size
     return at
 
 
 def survey_packed(packed, Py_ssize_t position, Py_ssize_t max_bytes):
-    """Look at the packed records from `position` on, up to `max_bytes` of them, and one at least.
+    """Find the destinations of packed records, from `position` on: up to `max_bytes` of them, and at least one.
 
-    Returns where it stopped, for each record the number of its lane as int32, and the lanes: topic and queue id, which
-    is -1 where the topic's queues take turns.
+    Returns where it stopped, the index of each record's destination as int32, and the destinations: topic and queue
+    id, which is -1 if the topic's queues take turns.
     """
     cdef Py_buffer view
-    cdef Lexicon lanes
+    cdef Lexicon destinations
     cdef Record record
     cdef int32_t* numbers = NULL
     cdef Py_ssize_t room = 0
@@ -384,29 +390,30 @@ def survey_packed(packed, Py_ssize_t position, Py_ssize_t max_bytes):
     cdef Py_ssize_t start = position
     cdef int64_t size = REACHED_END
     cdef const uint8_t* p
-    cdef uint8_t name[32772]
+    cdef uint8_t name[32772]  # a queue id of 4 bytes and a topic, whose length is a positive int16: below 32768
     cdef int32_t last = -1
     cdef Py_ssize_t i
     cdef list found
     PyObject_GetBuffer(packed, &view, PyBUF_SIMPLE)
-    if not lexicon_open(&lanes):
+    if not lexicon_open(&destinations):
         PyBuffer_Release(&view)
         raise MemoryError
     try:
         if not 0 <= position <= view.len:
-            raise ValueError(f"{position} is not inside of {view.len} bytes")
+            raise ValueError(f"{position} is not inside {view.len} bytes")
         p = <const uint8_t*> view.buf
         with nogil:
             while position < view.len:
                 size = parse(p + position, view.len - position, -1, False, &record)
                 if size <= 0 or (position > start and position + size - start > max_bytes):
                     break
+                # The lexicon's key of a destination: 4 bytes of queue id, then the topic.
                 memcpy(name, p + position + 12, 4)
                 memcpy(name + 4, p + position + record.topic_at, record.topic_size)
                 if not make_room(<void**> &numbers, &room, count + 1, sizeof(int32_t)):
                     last = NO_MEMORY
                     break
-                last = find_text(&lanes, name, record.topic_size + 4, True)
+                last = find_text(&destinations, name, record.topic_size + 4, True)
                 if last == NO_MEMORY:
                     break
                 numbers[count] = last
@@ -417,24 +424,24 @@ def survey_packed(packed, Py_ssize_t position, Py_ssize_t max_bytes):
         if size <= 0:
             raise ValueError(f"no packed record at {position}: {size}")
         found = []
-        for i in range(lanes.count):
-            p = lanes.data + lanes.offsets[i]
-            topic = (p + 4)[:lanes.offsets[i + 1] - lanes.offsets[i] - 4].decode("utf-8", "replace")
+        for i in range(destinations.count):
+            p = destinations.data + destinations.offsets[i]
+            topic = (p + 4)[:destinations.offsets[i + 1] - destinations.offsets[i] - 4].decode("utf-8", "replace")
             found.append((topic, get32(p)))
         return position, PyBytes_FromStringAndSize(<char*> numbers, count * sizeof(int32_t)), found
     finally:
         free(numbers)
-        lexicon_close(&lanes)
+        lexicon_close(&destinations)
         PyBuffer_Release(&view)
 
 
 def match_packed(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, int64_t store_timestamp, packed,
                  Py_ssize_t at):
-    """Step over records in [position, end) of a log file for as long as they are the packed ones from `at` on.
+    """Walk over records in [position, end) of a log file for as long as they are the packed ones from `at` on.
 
-    They are where they have all that was packed, and this store time. Returns the position in the log, the position
-    among the packed records, and why it stopped: 1 = the log's end or the last packed record, 2 = another record,
-    0 = end-of-file marker, negative = code of `check_record`.
+    A record matches if it has everything that was packed, and this store time. Returns the position in the log, the
+    position in the packed records, and why it stopped: 1 = the end of the log or of the packed records, 2 = another
+    record, 0 = end-of-file marker, negative = a code of `check_record`.
     """
     cdef Py_buffer view
     cdef Py_buffer wanted
@@ -447,7 +454,7 @@ def match_packed(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, in
         PyObject_GetBuffer(packed, &wanted, PyBUF_SIMPLE)
         try:
             if position < 0 or end > view.len or position > end or not 0 <= at <= wanted.len:
-                raise ValueError(f"[{position}, {end}) is not inside of {view.len} bytes, or {at} of {wanted.len}")
+                raise ValueError(f"[{position}, {end}) is not inside {view.len} bytes, or {at} of {wanted.len}")
             p = <const uint8_t*> view.buf
             q = <const uint8_t*> wanted.buf
             with nogil:
@@ -455,6 +462,7 @@ def match_packed(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, in
                     size = parse(p + position, end - position, log_start + position, True, &record)
                     if size <= 0:
                         break
+                    # `is_packed` reads `size` bytes of both, so the room is checked before the call.
                     if record.store_timestamp != store_timestamp or wanted.len - at < size \
                             or not is_packed(p + position, q + at, &record):
                         size = OTHER_RECORD
@@ -470,7 +478,9 @@ def match_packed(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, in
 
 
 cdef bint is_packed(const uint8_t* p, const uint8_t* q, Record* r) noexcept nogil:
-    """The record at `p` is the one packed at `q`: all is the same but what the log filled in."""
+    """Return whether the record at `p` is the one packed at `q`: equal except for what the log filled in."""
+    # The log fills in: the queue id if the queues take turns, queue offset and physical offset (20 to SYS_FLAG_AT),
+    # the store time, and the digits of the record's CRC.
     cdef int32_t time_at = r.store_host_at - 8
     cdef int64_t stop = r.size - 11 if ends_with_crc(p, r) else r.size
     return (memcmp(p, q, 12) == 0 and (get32(q + 12) == IN_TURN or memcmp(p + 12, q + 12, 4) == 0)

@@ -1,4 +1,4 @@
-# Texts of a batch: UTF-8 made valid, hosts as text, and sets of byte strings numbered in the order in which they came.
+# Texts of a batch: repair of UTF-8, hosts as text, and sets of byte strings numbered in order of first appearance.
 
 cdef extern from "arpa/inet.h" nogil:
     const char* inet_ntop(int family, const void* address, char* text, unsigned int size)
@@ -10,8 +10,8 @@ cdef extern from "stdio.h" nogil:
 
 cdef extern from *:
     """
-    /* Eight bytes a step, the product of 128 bits folded, so that every byte of a word reaches the low bits: topics
-       often differ in their last letter alone. Good enough for a table that compares the bytes anyway. */
+    /* Eight bytes per step. The product of 128 bits is folded, so that every byte of a word reaches the low bits:
+       topics often differ in their last letter only. Good enough for a table that compares the bytes anyway. */
     static inline uint64_t mq_fold(uint64_t word) {
         unsigned __int128 product = (unsigned __int128)word * 0x9E3779B97F4A7C15u;
         return (uint64_t)product ^ (uint64_t)(product >> 64);
@@ -33,12 +33,12 @@ cdef extern from *:
     bint is_ascii "mq_is_ascii"(const uint8_t* p, size_t n) nogil
 
 cdef enum:
-    ABSENT = -1                 # `find_text` in a lexicon that may not grow
+    ABSENT = -1                 # result of `find_text` if the text is unknown and must not be added
     NO_MEMORY = -2
     HUGE_PAGE = 2 << 20
     MADV_HUGEPAGE = 14
-    REPAIR_FACTOR = 3           # a malformed byte becomes at most the three of U+FFFD
-    HOST_TEXT = 64              # the longest is a bracketed IPv6 address, a colon and a signed 32-bit port: 59
+    REPAIR_FACTOR = 3           # a malformed byte becomes at most the three bytes of U+FFFD
+    HOST_TEXT = 64              # the longest is 59: a bracketed IPv6 address, a colon and a signed 32-bit port
 
 cdef struct Lexicon:            # text i is the bytes [offsets[i], offsets[i + 1]) of data: Arrow's layout
     uint8_t* data
@@ -46,11 +46,12 @@ cdef struct Lexicon:            # text i is the bytes [offsets[i], offsets[i + 1
     int32_t* offsets
     Py_ssize_t count
     Py_ssize_t room
-    int32_t* table              # open addressing, -1 = free; at most half full
+    int32_t* table              # open addressing, -1 = free; at most half full, so every search ends
     Py_ssize_t table_size
 
 
 cdef bint lexicon_open(Lexicon* words) noexcept nogil:
+    """Prepare an empty lexicon. Return False if there is no memory; then lexicon_close still applies."""
     words.count = words.room = words.data_room = 0
     words.data = NULL
     words.offsets = NULL
@@ -76,7 +77,7 @@ cdef void lexicon_close(Lexicon* words) noexcept nogil:
 
 
 cdef int32_t find_text(Lexicon* words, const uint8_t* text, Py_ssize_t size, bint add) noexcept nogil:
-    """The number of a text; a new one gets the next number, or ABSENT where none may be added."""
+    """Return the number of a text. A new text gets the next number, or ABSENT if `add` is False."""
     cdef Py_ssize_t at = find_slot(words, text, size)
     cdef int32_t start
     if words.table[at] >= 0:
@@ -86,7 +87,7 @@ cdef int32_t find_text(Lexicon* words, const uint8_t* text, Py_ssize_t size, bin
     if 2 * words.count >= words.table_size:
         if not lexicon_grow(words):
             return NO_MEMORY
-        at = find_slot(words, text, size)
+        at = find_slot(words, text, size)  # the table has moved
     start = words.offsets[words.count]
     if not (make_room(<void**> &words.data, &words.data_room, start + size, 1)
             and make_room(<void**> &words.offsets, &words.room, words.count + 2, sizeof(int32_t))):
@@ -94,14 +95,16 @@ cdef int32_t find_text(Lexicon* words, const uint8_t* text, Py_ssize_t size, bin
     memcpy(words.data + start, text, size)
     words.table[at] = <int32_t> words.count
     words.count += 1
-    words.offsets[words.count] = <int32_t> (start + size)
+    words.offsets[words.count] = <int32_t> (start + size)  # fits: all texts of a scan come from at most MAX_SCAN bytes
     return words.table[at]
 
 
 cdef inline Py_ssize_t find_slot(Lexicon* words, const uint8_t* text, Py_ssize_t size) noexcept nogil:
+    """Return the slot of the table that holds a text, or the free slot where it belongs."""
+    # The size of the table is a power of two, so the mask is the modulo.
     cdef Py_ssize_t at = <Py_ssize_t> (mix(text, size) & <uint64_t> (words.table_size - 1))
     cdef int32_t number
-    while words.table[at] >= 0:
+    while words.table[at] >= 0:  # ends: at least half of the slots are free
         number = words.table[at]
         if words.offsets[number + 1] - words.offsets[number] == size \
                 and memcmp(words.data + words.offsets[number], text, size) == 0:
@@ -114,6 +117,7 @@ cdef bint lexicon_grow(Lexicon* words) noexcept nogil:
     cdef Py_ssize_t i, start
     cdef int32_t* table = <int32_t*> malloc(2 * words.table_size * sizeof(int32_t))
     if table == NULL:
+        # The old table stays in use: the caller reports the lack of memory.
         return False
     free(words.table)
     words.table = table
@@ -126,7 +130,7 @@ cdef bint lexicon_grow(Lexicon* words) noexcept nogil:
 
 
 cdef bint make_room(void** items, Py_ssize_t* room, Py_ssize_t wanted, size_t item_size) noexcept nogil:
-    """Room for `wanted` items, doubled as it fills; False where there is no memory, and then nothing has changed."""
+    """Make room for `wanted` items, at least doubling it. Return False if there is no memory; then nothing changes."""
     cdef Py_ssize_t larger = max(wanted, 2 * room[0], 256)
     cdef void* grown
     if wanted <= room[0]:
@@ -149,22 +153,25 @@ cdef bint is_utf8(const uint8_t* p, Py_ssize_t size) noexcept nogil:
         step = 1
         if p[at] >= 0x80:
             step = decode_utf8(p + at, size - at, &code)
-            if code == 0xFFFD and not (step == 3 and p[at] == 0xEF):  # EF BF BD is U+FFFD itself, and well formed
+            if code == 0xFFFD and not (step == 3 and p[at] == 0xEF):  # EF BF BD is U+FFFD itself, and is valid
                 return False
         at += step
     return True
 
 
-cdef void wish_huge_pages(void* memory, Py_ssize_t size) noexcept nogil:
-    """Ask for huge pages where a new buffer can hold some: the first touch of small ones costs more than the copy."""
+cdef void advise_huge_pages(void* memory, Py_ssize_t size) noexcept nogil:
+    """Ask for huge pages inside a new buffer: the first touch of small pages costs more than the copy."""
     cdef size_t start = (<size_t> memory + HUGE_PAGE - 1) & ~<size_t> (HUGE_PAGE - 1)
     cdef size_t stop = (<size_t> memory + size) & ~<size_t> (HUGE_PAGE - 1)
     if stop > start:
-        c_madvise(<void*> start, stop - start, MADV_HUGEPAGE)  # a wish: where it is not granted, all works the same
+        c_madvise(<void*> start, stop - start, MADV_HUGEPAGE)  # only a hint: nothing depends on its success
 
 
 cdef Py_ssize_t repair(const uint8_t* p, Py_ssize_t size, uint8_t* out) noexcept nogil:
-    """Copy a text with U+FFFD for each malformed part, as `bytes.decode('utf-8', 'replace')`; the bytes written."""
+    """Copy a text with U+FFFD for each malformed part, like `bytes.decode('utf-8', 'replace')`. Return its new size.
+
+    `out` must have REPAIR_FACTOR * size bytes.
+    """
     cdef Py_ssize_t at = 0
     cdef Py_ssize_t written = 0
     cdef Py_ssize_t step
@@ -185,7 +192,10 @@ cdef Py_ssize_t repair(const uint8_t* p, Py_ssize_t size, uint8_t* out) noexcept
 
 
 cdef int host_text(const uint8_t* packed, Py_ssize_t size, char* text) noexcept nogil:
-    """`ip:port` or `[ip]:port` of a packed host of 8 or 20 bytes; returns the length. `text` has HOST_TEXT bytes."""
+    """Write `ip:port` or `[ip]:port` of a packed host of 8 or 20 bytes to `text`; return its length.
+
+    `text` must have HOST_TEXT bytes.
+    """
     cdef char address[HOST_TEXT]
     inet_ntop(AF_INET if size == 8 else AF_INET6, packed, address, HOST_TEXT)
     if size == 8:

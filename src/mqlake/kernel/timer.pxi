@@ -1,15 +1,15 @@
-# Messages that wait for their time: when each is due, which of them are, and which were delivered.
+# Timed messages: when each is due, which are due now, and which were delivered.
 
 from libc.stdlib cimport qsort
 
 cdef enum:
-    NO_TIME = -9                # a timed message does not say when it is due
+    NO_TIME = -9                # a timed message has no delivery time
     PAIR_SIZE = 16
 
 cdef int64_t MAX_DELAY_S = <int64_t> 1000000 * 1000000000
-cdef int64_t END_OF_TIME = <int64_t> 1 << 60    # sums with times below it stay numbers
+cdef int64_t END_OF_TIME = <int64_t> 1 << 60    # sums of times below it fit into 64 bits
 
-cdef struct Pair:               # a time and a place, or two places
+cdef struct Pair:               # a time and a physical offset, or two physical offsets
     int64_t first
     int64_t second
 
@@ -19,7 +19,7 @@ cdef struct Pairs:
     Py_ssize_t room
     bint out_of_memory
 
-cdef struct Timing:             # the properties that say when; -1 where absent
+cdef struct Timing:             # the properties that name a time; -1 if absent
     int64_t out_ms
     int64_t deliver_ms
     int64_t delay_ms
@@ -28,12 +28,12 @@ cdef struct Timing:             # the properties that say when; -1 where absent
 
 
 def read_timers(log, int64_t log_start, Py_ssize_t readable, entries, Py_ssize_t first, int64_t precision_ms):
-    """When the timed messages are due that entries point at, from entry `first` on, while they lie in this file.
+    """Return when timed messages are due: those of `entries` from entry `first` on, as long as they are in this file.
 
-    Returns (due, place) as pairs of native int64, the entry where it stopped, and why: 0 (all were read, or the next
-    lies outside) or the code of `check_record`, or NO_TIME (-9). A message is due at the moment that was asked for,
-    where it is known and lies in the unit of time behind TIMER_OUT_MS, else at the end of that unit. Its place is its
-    physical offset. What cancels another is due at TIMER_OUT_MS, before all others of that unit; its place is inverted.
+    Returns pairs (due, place) of native int64, the entry where it stopped, and why: 0 (all were read, or the next is
+    outside), a code of `check_record`, or NO_TIME (-9). A message is due at its requested time, if that is known and
+    lies within one precision unit after TIMER_OUT_MS, else at the end of that unit. Its place is its physical offset.
+    A cancellation is due at TIMER_OUT_MS, before all messages of that unit, and its place is inverted.
     """
     cdef Py_buffer log_view
     cdef Py_buffer entry_view
@@ -45,7 +45,7 @@ def read_timers(log, int64_t log_start, Py_ssize_t readable, entries, Py_ssize_t
     cdef const uint8_t* p
     cdef const uint8_t* entry
     if first < 0:
-        raise ValueError(f"{first} is no number of an entry")
+        raise ValueError(f"entry {first}: entries count from 0")
     memset(&found, 0, sizeof(Pairs))
     PyObject_GetBuffer(log, &log_view, PyBUF_SIMPLE)
     try:
@@ -58,11 +58,12 @@ def read_timers(log, int64_t log_start, Py_ssize_t readable, entries, Py_ssize_t
                     entry = <const uint8_t*> entry_view.buf + first * ENTRY_SIZE
                     at = get64(entry) - log_start
                     size = get32(entry + 8)
+                    # A position outside is another file's; a size of 0 or less ends the queue.
                     if at < 0 or at >= readable or size <= 0:
                         break
                     p = <const uint8_t*> log_view.buf + at
                     result = parse(p, readable - at, log_start + at, False, &record)
-                    if result == size:
+                    if result == size:  # what an entry says is believed only if the record agrees
                         result = add_timer(&found, p, &record, precision_ms)
                     elif result >= 0:
                         result = BAD_ENTRY
@@ -78,18 +79,22 @@ def read_timers(log, int64_t log_start, Py_ssize_t readable, entries, Py_ssize_t
 
 
 cdef int64_t add_timer(Pairs* found, const uint8_t* p, Record* r, int64_t precision_ms) noexcept nogil:
+    """Add when a message is due. Return 0, or NO_TIME if it does not say."""
     cdef Timing t
     cdef int64_t exact
     read_timing(p + r.properties_at, r.properties_size, &t)
     if t.out_ms < 0:
         return NO_TIME
     if t.cancels:
-        add_pair(found, t.out_ms, ~r.physical_offset)
+        add_pair(found, t.out_ms, ~r.physical_offset)  # inverted marks a cancellation
         return 0
+    # A delay wins over a delivery time, and seconds win over milliseconds, as in RocketMQ.
     exact = t.deliver_ms
     if t.delay_sec >= 0 or t.delay_ms >= 0:
         exact = t.delay_ms if t.delay_sec < 0 else (t.delay_sec * 1000 if t.delay_sec < MAX_DELAY_S else -1)
+        # Both summands are below 2**60 or were just discarded, so the sum cannot overflow.
         exact = r.store_timestamp + exact if exact >= 0 and 0 <= r.store_timestamp < END_OF_TIME else -1
+    # TIMER_OUT_MS decides: the exact time counts only if it falls into that unit.
     if not t.out_ms < exact <= t.out_ms + precision_ms:
         exact = t.out_ms + precision_ms
     add_pair(found, exact, r.physical_offset)
@@ -121,9 +126,10 @@ cdef void read_timing(const uint8_t* at, Py_ssize_t size, Timing* t) noexcept no
 
 
 def take_due(pairs, Py_ssize_t count, int64_t before):
-    """Take those that are due before a time out of the first `count` pairs (due, place); the others close up, in order.
+    """Remove the pairs (due, place) that are due before a time from the first `count`, and close up the rest in order.
 
-    Returns the pairs taken, sorted, how many are left, and when the first of them is due (2**63 - 1 where none is).
+    Returns the removed pairs, sorted, how many are left, and when the earliest of those is due (2**63 - 1 if none is
+    left).
     """
     cdef Py_buffer view
     cdef Pairs found
@@ -138,11 +144,11 @@ def take_due(pairs, Py_ssize_t count, int64_t before):
             raise ValueError(f"{count} pairs are not inside of {view.len} bytes")
         items = <Pair*> view.buf
         with nogil:
-            for i in range(count):  # first what may fail: nothing has moved then
+            for i in range(count):  # first the part that may run out of memory: nothing has moved by then
                 if items[i].first < before:
                     add_pair(&found, items[i].first, items[i].second)
             if not found.out_of_memory:
-                for i in range(count):
+                for i in range(count):  # `left` never passes `i`, so no pair is overwritten before it is read
                     if items[i].first >= before:
                         items[left] = items[i]
                         earliest = min(earliest, items[i].first)
@@ -164,10 +170,10 @@ cdef int compare_pairs(const void* one, const void* other) noexcept nogil:
 
 
 def find_deliveries(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start):
-    """Records in [position, end) of a log file that name another one as what they deliver, in `prepared_offset`.
+    """Find the records in [position, end) of a log file that deliver another record, named by `prepared_offset`.
 
-    There 0 is the log's first record if this is a committed message, else nothing; so is -1 the first, for all others.
-    Returns where it stopped, why (as `walk_records`), and (own offset, offset of the other) as pairs of native int64.
+    In a committed message, 0 names the log's first record; in all others, 0 means none and -1 names the first. Returns
+    where it stopped, why (like `walk_records`), and pairs (own offset, the other's offset) of native int64.
     """
     cdef Py_buffer view
     cdef Record record
@@ -177,7 +183,7 @@ def find_deliveries(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start)
     PyObject_GetBuffer(log, &view, PyBUF_SIMPLE)
     try:
         if position < 0 or end > view.len or position > end:
-            raise ValueError(f"[{position}, {end}) is not inside of {view.len} bytes")
+            raise ValueError(f"[{position}, {end}) is not inside {view.len} bytes")
         with nogil:
             while position < end and not found.out_of_memory:
                 result = parse(<const uint8_t*> view.buf + position, end - position, log_start + position, False, &record)
@@ -209,13 +215,14 @@ cdef inline void add_pair(Pairs* pairs, int64_t first, int64_t second) noexcept 
 
 
 cdef bytes take_pairs(Pairs* pairs):
+    """Return the pairs as bytes. Raises MemoryError if one could not be added."""
     if pairs.out_of_memory:
         raise MemoryError
     return PyBytes_FromStringAndSize(<char*> pairs.items, pairs.count * PAIR_SIZE)
 
 
 def lowest_place(pairs):
-    """The first place in the log that pairs (due, place) name, inverted ones too; 2**63 - 1 where there are none."""
+    """Return the lowest physical offset in pairs (due, place), inverted ones included; 2**63 - 1 if there is none."""
     cdef Py_buffer view
     cdef const Pair* items
     cdef Py_ssize_t i
@@ -236,12 +243,12 @@ cdef inline int64_t place_of(int64_t place) noexcept nogil:
 
 
 cdef enum:
-    UNIT_SIZE = 52              # of RocketMQ's timer log
+    UNIT_SIZE = 52              # bytes of a unit in RocketMQ's timer log
     UNIT_NORMAL = 1
     UNIT_ROLLED = 2
     UNIT_CANCELS = 4
 
-cdef struct Unit:               # a unit to be: its number, when RocketMQ looks at it, where its message lies
+cdef struct Unit:               # a unit to write: its number, when RocketMQ reads it, and where its message is
     int64_t due_ms
     int64_t number
     int64_t offset
@@ -252,10 +259,10 @@ def pack_timer_units(pairs, int64_t now_ms, int64_t precision_ms, int64_t window
                      int64_t file_size, file_at, target):
     """Write units of RocketMQ's timer log for pairs (due, place), in the order of their places.
 
-    Those of one unit of time are a chain: each names the position of the one before it, the first -1. What is due
-    `window_ms` from now or later is parked where RocketMQ looks at it again. A file takes `per_file` units and has
-    `file_size` bytes; `target` gets the units without what lies between files. `file_at(offset)` gives the log file
-    that covers an offset; a message whose file is gone has size 0.
+    The units of one precision unit form a chain: each holds the position of the one before it, the first holds -1. A
+    message that is due in `window_ms` or later is parked at an earlier time, when RocketMQ looks at it again. A file
+    holds `per_file` units and has `file_size` bytes; `target` gets the units without the gaps between files.
+    `file_at(offset)` returns the log file that covers an offset; if there is none, the message gets size 0.
     """
     cdef Py_buffer view
     cdef Py_buffer out
@@ -265,10 +272,11 @@ def pack_timer_units(pairs, int64_t now_ms, int64_t precision_ms, int64_t window
     cdef int64_t size
     cdef uint8_t* p
     cdef const uint8_t* record
-    cdef LogWindow window = LogWindow(file_at)
+    cdef LogWindow window
     if precision_ms < 1 or per_file < 1:
         raise ValueError(f"precision_ms = {precision_ms}, per_file = {per_file}: at least 1")
     PyObject_GetBuffer(pairs, &view, PyBUF_SIMPLE)
+    open_window(&window, file_at)
     try:
         PyObject_GetBuffer(target, &out, PyBUF_WRITABLE)
         try:
@@ -280,6 +288,7 @@ def pack_timer_units(pairs, int64_t now_ms, int64_t precision_ms, int64_t window
             if units == NULL or order == NULL:
                 raise MemoryError
             with nogil:
+                # Units are written by place and chained by time, so `order` is sorted twice.
                 order_by_place(<const Pair*> view.buf, order, count)
                 for i in range(count):
                     plan_unit(&units[i], &order[i], i, now_ms, precision_ms, window_ms)
@@ -287,20 +296,24 @@ def pack_timer_units(pairs, int64_t now_ms, int64_t precision_ms, int64_t window
                     order[i].second = i
                 qsort(order, count, sizeof(Pair), compare_pairs)
                 fill_units(<uint8_t*> out.buf, units, order, count, now_ms, per_file, file_size)
-            for i in range(count):
-                record = window.at(units[i].offset, &size)
+            for i in range(count):  # with the interpreter lock: `file_at` is Python
+                record = window_at(&window, units[i].offset, &size)
                 p = <uint8_t*> out.buf + i * UNIT_SIZE
                 set32(p + 36, get32(record) if record != NULL and size >= 4 else 0)
         finally:
             PyBuffer_Release(&out)
     finally:
+        close_window(&window)
         PyBuffer_Release(&view)
         free(units)
         free(order)
 
 
 cdef void order_by_place(const Pair* pairs, Pair* order, Py_ssize_t count) noexcept nogil:
-    """Pairs (place, what is due, with its lowest bit for a cancellation), sorted."""
+    """Sort the messages by place: pairs (place, twice the due time plus 1 for a cancellation).
+
+    `read_timers` accepts at most 18 digits, so due times are below 2**60 and doubling them cannot overflow.
+    """
     cdef Py_ssize_t i
     for i in range(count):
         order[i].first = place_of(pairs[i].second)
@@ -310,6 +323,7 @@ cdef void order_by_place(const Pair* pairs, Pair* order, Py_ssize_t count) noexc
 
 cdef void plan_unit(Unit* unit, const Pair* placed, int64_t number, int64_t now_ms, int64_t precision_ms,
                     int64_t window_ms) noexcept nogil:
+    """Choose when RocketMQ reads a unit: when its message is due or, beyond the window, at a time within it."""
     cdef int64_t due_ms = placed.second >> 1
     cdef bint cancels = placed.second & 1
     cdef int64_t beyond_ms
@@ -323,12 +337,13 @@ cdef void plan_unit(Unit* unit, const Pair* placed, int64_t number, int64_t now_
 
 
 cdef inline int64_t floor_to(int64_t value, int64_t unit) noexcept nogil:
-    cdef int64_t rest = value % unit    # as C has it: with the sign of the value
+    cdef int64_t rest = value % unit    # C's remainder has the sign of the value
     return value - rest - (unit if rest < 0 else 0)
 
 
 cdef void fill_units(uint8_t* out, const Unit* units, const Pair* by_time, Py_ssize_t count, int64_t now_ms,
                      Py_ssize_t per_file, int64_t file_size) noexcept nogil:
+    """Write the units and chain those of one time: `by_time` is sorted by time, then by number."""
     cdef Py_ssize_t i
     cdef int64_t number, before
     cdef uint8_t* p
@@ -337,6 +352,7 @@ cdef void fill_units(uint8_t* out, const Unit* units, const Pair* by_time, Py_ss
         before = -1
         if i and by_time[i - 1].first == by_time[i].first:
             before = by_time[i - 1].second
+            # The position in the files, which have a gap after their last unit; `number` is the position in `out`.
             before = before // per_file * file_size + before % per_file * UNIT_SIZE
         p = out + number * UNIT_SIZE
         memset(p, 0, UNIT_SIZE)

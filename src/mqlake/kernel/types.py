@@ -1,4 +1,4 @@
-"""What the kernel takes and gives, for both of its twins."""
+"""Argument and result types of the kernel, shared by the compiled modules and the reference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 Readable = bytes | bytearray | memoryview | mmap
 Writable = bytearray | memoryview | mmap
 
-# Answers of check_record where there is no record; a record answers with its size.
+# What check_record returns if there is no record. For a record it returns its size.
 BLANK = 0
 NOTHING = -1
 BAD_MAGIC = -2
@@ -20,29 +20,29 @@ BAD_ENTRY = -7
 TORN = -8
 NO_TIME = -9
 REACHED_END = 1
-"""dispatch_records came to the end of its stretch."""
+"""dispatch_records reached the end of its range."""
 OTHER_RECORD = 2
-"""match_packed came to a whole record that is none of the packed ones."""
+"""match_packed reached a whole record that is not one of the packed ones."""
 KEEP_NUMBERS, KEEP_TIMES = 1, 2
-"""What packed records keep of their own when they are appended: queue offsets, store times."""
+"""What packed records keep when they are appended: their queue offsets, their store times."""
 IN_TURN = -1
-"""The queue id of a packed record whose topic's queues take turns."""
+"""The queue id of a packed record that goes to its topic's queues in turn."""
 
 REASONS = {
-    NOTHING: "no record: zeroes, or fewer bytes than a header",
+    NOTHING: "no record: zeros, or fewer bytes than a header",
     BAD_MAGIC: "the magic number is not a record's",
-    BAD_SIZE: "its size is smaller than any record or larger than what is left",
+    BAD_SIZE: "its size is smaller than any record or larger than the bytes that are left",
     BAD_LENGTHS: "body, topic and properties do not add up to its size",
-    BAD_OFFSET: "it names another physical offset than its own",
+    BAD_OFFSET: "its header holds another physical offset",
     BAD_CRC: "the body's CRC differs from the one in its header",
     TORN: "a part of it was never written",
-    NO_TIME: "a timed message does not say when it is due",
-    BAD_ENTRY: "the queue's entry names another record than that of its number",
+    NO_TIME: "a timed message has no delivery time",
+    BAD_ENTRY: "the queue's entry points to a record with another queue offset",
 }
 
 
 class RecordFields(NamedTuple):
-    """The fields of one record; hosts packed, body and properties as places in the record."""
+    """The fields of one record. Hosts are packed; body and properties are positions in the record."""
 
     queue_id: int
     flag: int
@@ -64,7 +64,7 @@ class RecordFields(NamedTuple):
 
 
 class LogFile(Protocol):
-    """A file of the log, as `seek_timestamp` needs it."""
+    """A log file, as `seek_timestamp` needs it."""
 
     @property
     def start(self) -> int: ...
@@ -73,14 +73,66 @@ class LogFile(Protocol):
 
 
 Run = tuple[str, int, int, bytes]
-"""Entries of one queue with consecutive queue offsets: topic, queue id, first queue offset, entries."""
+"""Entries of one queue with consecutive queue offsets: topic, queue id, first queue offset, the entries' bytes."""
 
-Dispatched = tuple[int, int, list[Run], bytes, int, int, int]
-"""Position reached, why it stopped, runs, index keys, number of records, offset and store time of the last."""
 
-Surveyed = tuple[int, int, int, int, int, bool, list[tuple[int, int]]]
-"""Position reached, why it stopped, number of records, store time of the first and the newest, whether times rise, and
-hosts without a port, as position of the record and 0 (born) or 1 (stored)."""
+class Walked(NamedTuple):
+    """How far `walk_records` came."""
+
+    position: int
+    why: int
+    """REACHED_END, BLANK at an end-of-file marker, or the code of `check_record` for what is no record."""
+    record_count: int
+    last_offset: int
+    """Physical offset of the last record; -1 without one."""
+    last_timestamp: int
+    """Its store time; 0 without one."""
+
+
+class Dispatched(NamedTuple):
+    """What `dispatch_records` found in a stretch of the log."""
+
+    position: int
+    why: int
+    """REACHED_END, BLANK at an end-of-file marker, or the code of `check_record` for what is no record."""
+    runs: list[Run]
+    keys: bytes
+    """Index keys, packed as little-endian (hash int32, physical offset int64, store time int64)."""
+    record_count: int
+    last_offset: int
+    """Physical offset of the last record; -1 without one."""
+    last_timestamp: int
+    """Its store time; 0 without one."""
+
+
+class Surveyed(NamedTuple):
+    """What `survey_records` found in a stretch of the log."""
+
+    position: int
+    why: int
+    """REACHED_END, BLANK at an end-of-file marker, or the code of `check_record` for what is no record."""
+    record_count: int
+    first_timestamp: int
+    newest_timestamp: int
+    times_rise: bool
+    bad_ports: list[tuple[int, int]]
+    """Hosts without a port: position of the record, and 0 (where it was born) or 1 (where it is stored)."""
+
+
+class MatchedKeys(NamedTuple):
+    """How far `match_index_keys` came with entries and keys, and where they differ."""
+
+    entry: int
+    key: int
+    missing_count: int
+    """Keys without an entry; `first_missing` are the first of them."""
+    first_missing: list[int]
+    surplus_count: int
+    """Entries without a key; `first_surplus` are the first of them."""
+    first_surplus: list[int]
+    first_late: list[int]
+    """The first entries that have their key, but another time."""
+
 
 COLUMN_NAMES = (
     "topic",
@@ -102,16 +154,26 @@ COLUMN_NAMES = (
     "properties",
     "body",
 )
-"""The columns of scan_columns: the one at place i is asked for by the bit 1 << i."""
+"""The columns of scan_columns. Bit `1 << i` of its mask selects column i."""
 
 Scanned = tuple[int, int, int, dict[str, bytes | bytearray]]
-"""Position reached, why scan_columns stopped, number of rows, and Arrow buffers by name.
+"""Position reached, why scan_columns stopped, row count, and Arrow buffers by name.
 
-A column of numbers is one buffer under its own name. A text is `NAME.offsets` (one more than there are texts, int32)
-and `NAME.values`: so are `body` and `tags`, the latter with a bitmap `tags.validity`. Of `topic`, `born_host` and
-`store_host` these two are the dictionary, in the order of appearance, and the buffer `NAME` holds an int32 index for
-each row. A list is `NAME.offsets` and the texts of its items: `keys.item`, `properties.name`, `properties.value`.
+A numeric column is one buffer under its own name. A text column is `NAME.offsets` (int32, one more than there are
+texts) and `NAME.values`; so are `body` and `tags`, and `tags` also has a bitmap `tags.validity`. `topic`, `born_host`
+and `store_host` are dictionary encoded: the two buffers hold the dictionary in order of first appearance, and the
+buffer `NAME` holds an int32 index per row. A list column is `NAME.offsets` and the texts of its items: `keys.item`,
+`properties.name`, `properties.value`.
 """
 
+APPENDED, COMMITTED, DURABLE, REPLICATED, DISPATCHED, VISIBLE = range(6)
+"""The ends of the log, as `Ends` names them."""
+
+REACHED, LATE, NUDGED = range(3)
+"""What `Ends.wait` answers: the end is there; the time is over; look at your condition again."""
+
+MAX_PIN_MS = 10_000
+"""A clock that is set back by less than this leaves the store time where it is."""
+
 COVERED, FAILED, TIMED_OUT, LEAD, STOPPED = range(5)
-"""What GroupCommit answers to those who wait: durable so far; the sync failed; not in time; you are to sync; ended."""
+"""What GroupCommit answers a waiting thread: durable; the sync failed; timed out; lead the sync; stopped."""

@@ -1,17 +1,12 @@
-# Whether the log holds, and an index file: its chains, and its entries against the keys of the log.
+# Verify the log, the chains of an index file, and its entries against the keys of the log.
 
 cdef enum:
-    MAX_TOLD = 64               # so many faults are told by place, the rest only counted
-    LOOK_AHEAD = 64             # how far the two sides are searched for a place where they agree again
+    MAX_TOLD = 64               # this many faults are reported by place, the rest only counted
+    LOOK_AHEAD = 64             # how far both sides are searched for a place where they agree again
 
 
 def survey_records(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, Py_ssize_t max_bytes):
-    """Step over the records in [position, end) of a log file as far as they hold, CRC included, or behind `max_bytes`.
-
-    Returns where it stopped, why (1 = `end` or `max_bytes`, 0 = marker, negative = code of `check_record`), the number
-    of records, the store time of the first and the newest, whether times rise, and hosts without a port, as (position
-    of the record, 0 for where it was born or 1 for where it is stored).
-    """
+    """Walk the valid records in [position, end) of a log file, CRC included, for at most `max_bytes`."""
     cdef Py_buffer view
     cdef Record record
     cdef const uint8_t* p
@@ -24,7 +19,7 @@ def survey_records(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, 
     PyObject_GetBuffer(log, &view, PyBUF_SIMPLE)
     try:
         if position < 0 or end > view.len or position > end:
-            raise ValueError(f"[{position}, {end}) is not inside of {view.len} bytes")
+            raise ValueError(f"[{position}, {end}) is not inside {view.len} bytes")
         stop = position + min(end - position, max_bytes)
         with nogil:
             while position < stop:
@@ -39,7 +34,7 @@ def survey_records(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, 
                 last = record.store_timestamp
                 newest = max(newest, last)
                 bad = bad_ports(p, &record)
-                if bad:
+                if bad:  # rare, so the interpreter lock is taken only here
                     with gil:
                         ports += [(position, host) for host in range(2) if bad & (1 << host)]
                 position += result
@@ -47,21 +42,21 @@ def survey_records(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, 
                 result = REACHED_END
     finally:
         PyBuffer_Release(&view)
-    return position, result, count, first, newest, rises, ports
+    return Surveyed(position, result, count, first, newest, rises, ports)
 
 
 cdef inline int bad_ports(const uint8_t* p, Record* r) noexcept nogil:
-    """Which hosts of a record have a port that is none: 1 where it was born, 2 where it is stored. The last 4 bytes."""
+    """Return which hosts have an invalid port, in their last 4 bytes: bit 1 the born host, bit 2 the store host."""
     cdef int32_t born = get32(p + r.store_host_at - 12)
     cdef int32_t stored = get32(p + r.body_at - 20)
     return (1 if born < 0 or born > 0xFFFF else 0) | (2 if stored < 0 or stored > 0xFFFF else 0)
 
 
 def check_index(index, int32_t slot_count, int32_t entry_count, int32_t next_entry, bint live):
-    """Faults of the chains of an index file, as (entry, slot, found, expected), and how many slots are used.
+    """Return the faults of the chains of an index file, as (entry, slot, found, expected), and how many slots are used.
 
-    An entry's fault is its link to the one before it in its chain; entry 0 stands for a slot's own fault. With `live`,
-    a slot that names an entry from `next_entry` on is none: it was entered since.
+    An entry's fault is a wrong link to the entry before it in its chain; entry 0 stands for a fault of the slot itself.
+    With `live`, a slot may name an entry from `next_entry` on: it was added since.
     """
     cdef Py_buffer view
     cdef const uint8_t* p
@@ -73,11 +68,13 @@ def check_index(index, int32_t slot_count, int32_t entry_count, int32_t next_ent
     try:
         require_index_geometry(view.len, slot_count, entry_count)
         if next_entry < 0 or next_entry > entry_count:
-            raise ValueError(f"{next_entry} is no number of an entry")
+            raise ValueError(f"{next_entry} is not the index of an entry")
         heads = <int32_t*> calloc(slot_count, sizeof(int32_t))
         if heads == NULL:
             raise MemoryError()
         p = <const uint8_t*> view.buf
+        # Rebuild the chains in memory, as puts built them: each entry names the one that its slot named before. `slot`
+        # is less than `slot_count` for any hash, and entries are before `entry_count`, which the file's size covers.
         for number in range(1, next_entry):
             entry = p + INDEX_HEADER_SIZE + 4 * <int64_t> slot_count + INDEX_ENTRY_SIZE * <int64_t> number
             slot = max(get32(entry), 0) % slot_count
@@ -96,7 +93,7 @@ def check_index(index, int32_t slot_count, int32_t entry_count, int32_t next_ent
 
 
 def first_index_entry(index, int32_t slot_count, int32_t entry_count, int32_t next_entry, int64_t offset):
-    """The number of the first entry before `next_entry` that names an offset or a later one; `next_entry` without."""
+    """Return the first entry before `next_entry` that names this offset or a later one; `next_entry` if none does."""
     cdef Py_buffer view
     cdef const uint8_t* entry
     cdef int32_t number = 1
@@ -104,7 +101,7 @@ def first_index_entry(index, int32_t slot_count, int32_t entry_count, int32_t ne
     try:
         require_index_geometry(view.len, slot_count, entry_count)
         if next_entry < 1 or next_entry > entry_count:
-            raise ValueError(f"{next_entry} is no number of an entry")
+            raise ValueError(f"{next_entry} is not the index of an entry")
         entry = <const uint8_t*> view.buf + INDEX_HEADER_SIZE + 4 * <int64_t> slot_count + INDEX_ENTRY_SIZE
         with nogil:
             while number < next_entry and get64(entry + 4) < offset:
@@ -117,10 +114,10 @@ def first_index_entry(index, int32_t slot_count, int32_t entry_count, int32_t ne
 
 def match_index_keys(index, int32_t slot_count, int32_t entry_count, int32_t entry, int32_t next_entry, keys,
                      Py_ssize_t first):
-    """Go through entries and keys, both in the order of the log, side by side.
+    """Compare entries with keys, both in the order of the log.
 
-    Returns the entry and the key come to (one of the two sides is at its end), the number of keys without an entry and
-    the first of them by number, the same for entries without a key, and entries with their key but another time.
+    It stops when one of the two sides ends. Where they differ, it searches a few items ahead for a place where they
+    agree again.
     """
     cdef Py_buffer index_view
     cdef Py_buffer key_view
@@ -144,13 +141,16 @@ def match_index_keys(index, int32_t slot_count, int32_t entry_count, int32_t ent
             begin = get64(<const uint8_t*> index_view.buf)
             while entry < next_entry and first < total:
                 if same_key(e, k):
-                    seconds = min((le64(k + 12) - begin) // 1000, <int64_t> INT32_MAX) if 0 < begin < le64(k + 12) else 0
+                    seconds = 0
+                    if 0 < begin < le64(k + 12):
+                        seconds = min((le64(k + 12) - begin) // 1000, <int64_t> INT32_MAX)
+                    # The time of a file's first entry may count from the file before, so it proves nothing.
                     if entry > 1 and get32(e + 12) != seconds and len(first_late) < MAX_TOLD:
                         first_late.append(entry)
                     entry, first, e, k = entry + 1, first + 1, e + INDEX_ENTRY_SIZE, k + KEY_SIZE
                     continue
                 ahead = resume_after(e, next_entry - entry, k, total - first)
-                if ahead != -1:  # this entry is not of this place
+                if ahead != -1:  # this entry does not belong here
                     surplus += 1
                     if len(first_surplus) < MAX_TOLD:
                         first_surplus.append(entry)
@@ -164,7 +164,7 @@ def match_index_keys(index, int32_t slot_count, int32_t entry_count, int32_t ent
             PyBuffer_Release(&key_view)
     finally:
         PyBuffer_Release(&index_view)
-    return entry, first, missing, first_missing, surplus, first_surplus, first_late
+    return MatchedKeys(entry, first, missing, first_missing, surplus, first_surplus, first_late)
 
 
 cdef inline bint same_key(const uint8_t* entry, const uint8_t* key) noexcept nogil:
@@ -172,7 +172,11 @@ cdef inline bint same_key(const uint8_t* entry, const uint8_t* key) noexcept nog
 
 
 cdef int32_t resume_after(const uint8_t* e, int64_t entries, const uint8_t* k, int64_t keys) noexcept nogil:
-    """What to pass over where the two sides differ: 1 an entry, -1 a key, 0 one of each."""
+    """Return what to skip where the two sides differ: 1 an entry, -1 a key, 0 one of each.
+
+    The nearest place where they agree again wins. If none is within reach, the smaller offset is skipped, because both
+    sides rise: so a long gap on one side ends where the other side continues.
+    """
     cdef int64_t by
     for by in range(1, LOOK_AHEAD):
         if by < entries and by < keys and same_key(e + by * INDEX_ENTRY_SIZE, k + by * KEY_SIZE):

@@ -1,4 +1,4 @@
-"""The archive of logs: Parquet files, and a manifest that proves which bytes are in. Needs pyarrow, and no Spark."""
+"""Archive logs as Parquet files. A manifest proves which bytes the lake holds. Needs pyarrow but not Spark."""
 
 from mqlake.errors import MissingExtra
 

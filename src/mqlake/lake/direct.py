@@ -1,9 +1,11 @@
-"""A file that is written once, past the page cache: what goes into the lake does not push the log out of memory, and
-costs the processors a part of what copying it there and writing it back would.
+"""Write a file once with direct I/O, past the page cache.
 
-The disk takes whole blocks, from memory that begins with one. So what is written is gathered in a piece of memory that
-is used again and again, and the last block is written whole and cut off. While the disk takes one piece, the next is
-gathered. A file system that cannot do this gets the same writes in the ordinary way.
+Writing to the lake therefore does not push the log out of memory. It also costs less CPU time than copying into the
+page cache and writing back.
+
+Direct I/O needs whole blocks and page-aligned memory. So data is gathered in reused 4 MiB buffers. The last block is
+written whole and then truncated. While one buffer is written, the next is filled. On a file system without direct I/O
+the same writes go through the page cache.
 """
 
 from __future__ import annotations
@@ -20,29 +22,29 @@ from mqlake.kernel import crc32
 
 PIECE = 4 << 20
 _spare: list[mmap.mmap] = []
-"""Pieces of memory that no file uses now: new memory costs more than what is done with it here."""
+"""Free buffers: allocating new memory costs more than filling it."""
 
 
 class DirectFile:
-    """What Arrow needs to write into; `sync` ends it."""
+    """A file object that Arrow can write to. End it with `sync`."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = _open(path)
         self._piece = _take()
         self._used = 0
         self._thread: ThreadPoolExecutor | None = None
-        """For files of more than one piece."""
+        """Made only for files larger than one buffer."""
         self._writing: Future[None] | None = None
         self.size = 0
         self.crc = 0
         self.closed = False
 
     def write(self, data: bytes) -> int:
-        """All of it; nothing once it is closed, when Arrow may still want to end a file that was given up."""
+        """Write all of `data`. A no-op after `close`: Arrow may still try to finish an abandoned file."""
         left = memoryview(data)
         while len(left) and not self.closed:
             if self._used == PIECE:
-                self._put_behind()
+                self._write_in_background()
             taken = left[: PIECE - self._used]
             self._piece[self._used : self._used + len(taken)] = taken
             self._used += len(taken)
@@ -50,10 +52,10 @@ class DirectFile:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing yet: Arrow asks for it before a file is over."""
+        """Do nothing: Arrow calls this before the file is complete. `sync` writes the rest."""
 
     def sync(self) -> None:
-        """The content is durable, and the file closed."""
+        """Make the content durable and close the file."""
         self._wait()
         at = self._end_piece()
         self._put(self._piece, at, -(-(self.size - at) // mmap.PAGESIZE) * mmap.PAGESIZE)
@@ -62,19 +64,19 @@ class DirectFile:
         self.close()
 
     def close(self) -> None:
-        """Whatever has been written of it."""
+        """Close the file. Without `sync` before, its content is abandoned."""
         if self.closed:
             return
         self.closed = True
-        with contextlib.suppress(OSError):  # given up, so it does not matter
+        with contextlib.suppress(OSError):  # the file is abandoned, so a failed write does not matter
             self._wait()
         if self._thread is not None:
             self._thread.shutdown()
         os.close(self._descriptor)
         _spare.append(self._piece)
 
-    def _put_behind(self) -> None:
-        """Have a full piece written while the next is gathered."""
+    def _write_in_background(self) -> None:
+        """Write the full buffer in a thread while the next one is filled."""
         self._wait()
         self._thread = self._thread or ThreadPoolExecutor(1)
         self._writing = self._thread.submit(self._put_and_spare, self._piece, self._end_piece())
@@ -86,7 +88,7 @@ class DirectFile:
             writing.result()
 
     def _end_piece(self) -> int:
-        """Count what is gathered; where in the file it begins."""
+        """Add the gathered bytes to size and CRC. Return the file offset where they begin."""
         at = self.size
         with memoryview(self._piece) as content:
             self.crc = crc32(content[: self._used], self.crc)
@@ -113,7 +115,8 @@ class DirectFile:
             flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
             if error.errno != errno.EINVAL or not flags & os.O_DIRECT:
                 raise
-            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)  # blocks of this disk are larger
+            # This disk needs larger blocks than a page: continue without direct I/O.
+            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
             return os.pwrite(self._descriptor, data, at)
 
 

@@ -1,7 +1,7 @@
-"""What a manifest lists: files, ranges of logs, gaps in them; and how a task hands them to the driver.
+"""The entries of a manifest: files, log ranges and the gaps in them; and how a task returns them to the driver.
 
-All of it goes into JSON and comes back the same. A task returns a table of the schema DONE, one JSON text a row, so
-that the stages of a pipeline can put theirs together before one commit.
+All of them convert to JSON and back without loss. A task returns a table of the schema DONE, one JSON text per row, so
+that a pipeline can collect the results of all its stages and commit them at once.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ TableName = Literal["messages", "index", "stats", "findings"]
 TABLES: tuple[TableName, ...] = ("messages", "index", "stats", "findings")
 
 DONE = pa.schema([pa.field("done", pa.string(), nullable=False)])
-"""What a task gives back."""
+"""The schema of a task's result."""
 
 
 MARKER = "end-of-file marker"
-"""The reason of a gap that is none of the messages'."""
+"""The reason of a gap that is not damage: it never held a message."""
 
 
 class Gap(NamedTuple):
-    """Bytes [start, end) of a log that no row of the archive has, and why."""
+    """Bytes [start, end) of a log that no archived row covers, and the reason."""
 
     start: int
     end: int
@@ -33,7 +33,7 @@ class Gap(NamedTuple):
 
 
 class Seam(NamedTuple):
-    """The last archived record: a log that has other bytes there is another log."""
+    """The last archived record. A log with other bytes at this offset is a different log."""
 
     offset: int
     size: int
@@ -42,11 +42,11 @@ class Seam(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LakeFile:
-    """A file of one of the lake's tables. What it holds comes from [start, end) of one store's log."""
+    """A file of one table of the lake. Its content comes from [start, end) of one store's log."""
 
     table: TableName
     path: str
-    """From the lake's folder on."""
+    """Relative to the lake's folder."""
     store: str
     start: int
     end: int
@@ -55,26 +55,26 @@ class LakeFile:
     crc: int
     """CRC-32 of the whole file."""
     min_time: int | None = None
-    """Store times of the messages, in ms; None where there is no row."""
+    """Smallest store time of the messages, in ms. None if there are no rows."""
     max_time: int | None = None
     topic: str | None = None
-    """None where it holds several."""
+    """None if the file holds several topics."""
     date: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LakeRange:
-    """Bytes [start, end) of one store's log, all of them in the files of one commit, or in its gaps."""
+    """Bytes [start, end) of one store's log. Every byte is in the files of one commit or in a gap."""
 
     store: str
-    """Its name in the lake; the column `store`."""
+    """The store's name in the lake; the value of the column `store`."""
     identity: str
     path: str
     start: int
     end: int
     gaps: tuple[Gap, ...] = ()
     seam: Seam | None = None
-    """None where the range has no record."""
+    """None if the range has no record."""
 
 
 def to_json(entry: LakeFile | LakeRange) -> dict[str, Any]:
@@ -91,14 +91,14 @@ def gaps_of(found: Iterable[Sequence[Any]]) -> tuple[Gap, ...]:
 
 
 def done(files: Iterable[LakeFile] = (), ranges: Iterable[LakeRange] = ()) -> pa.Table:
-    """What a task wrote, as its result."""
+    """Return what a task wrote as a table of the schema DONE."""
     texts = [json.dumps({"file": to_json(file)}) for file in files]
     texts += [json.dumps({"range": to_json(part)}) for part in ranges]
     return pa.table([pa.array(texts, pa.string())], schema=DONE)
 
 
 def harvest(results: pa.Table) -> tuple[list[LakeRange], list[LakeFile]]:
-    """What tasks wrote, ready to be committed."""
+    """Return the ranges and files in the results of tasks, ready to commit."""
     found = [json.loads(text) for text in results.column("done").to_pylist()]
     ranges = [range_of(entry["range"]) for entry in found if "range" in entry]
     return ranges, [LakeFile(**entry["file"]) for entry in found if "file" in entry]

@@ -1,4 +1,4 @@
-"""Look-ups by key in a lake: through the index where there is one, through the messages where there is none."""
+"""Look up archived messages by key: in the index, or in the messages themselves if no index file covers them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROLLED_BACK = 0xC
 
 
 def find(lake: Lake, topic: str, key: str) -> pa.Table:
-    """The archived messages of a topic that have a key, or whose client id it is, in the order of the log."""
+    """Return the archived messages of a topic with this key or client id, in log order."""
     snapshot = lake.snapshot()
     indexed = {store: _indexed(snapshot, store) for store in snapshot.stores}
     candidates = {store: _candidates(lake, snapshot, store, key_hash(key_text(topic, key))) for store in indexed}
@@ -35,7 +35,7 @@ def find(lake: Lake, topic: str, key: str) -> pa.Table:
 
 
 def _indexed(snapshot: LakeSnapshot, store: str) -> list[tuple[int, int]]:
-    """The byte ranges of a log that the index covers, in order; neighbours are one."""
+    """Return the byte ranges of a log that the index covers, in order. Adjacent ranges are merged."""
     ranges: list[tuple[int, int]] = []
     for file in snapshot.files("index", store):
         if ranges and ranges[-1][1] >= file.start:
@@ -46,7 +46,7 @@ def _indexed(snapshot: LakeSnapshot, store: str) -> list[tuple[int, int]]:
 
 
 def _candidates(lake: Lake, snapshot: LakeSnapshot, store: str, wanted: int) -> list[int]:
-    """Where messages with this hash are, by the index."""
+    """Return the physical offsets that the index has for this hash."""
     found: set[int] = set()
     for file in snapshot.files("index", store):
         for rows in groups_between(lake.root / file.path, "key_hash", wanted, wanted):
@@ -56,7 +56,7 @@ def _candidates(lake: Lake, snapshot: LakeSnapshot, store: str, wanted: int) -> 
 
 
 def _rows(lake: Lake, file: LakeFile, indexed: list[tuple[int, int]], candidates: list[int]) -> Iterator[pa.Table]:
-    """The rows of a file that may have the key."""
+    """Yield the rows of a file that may have the key."""
     if not any(start <= file.start and file.end <= end for start, end in indexed):
         yield from rows_between(lake.root, file, file.start, file.end)
         return
@@ -70,7 +70,7 @@ def _rows(lake: Lake, file: LakeFile, indexed: list[tuple[int, int]], candidates
 
 
 def _with_key(rows: pa.Table, topic: str, key: str) -> pa.Table:
-    """The rows that really have the topic and the key: hashes may agree by chance. Rolled-back ones are in no index."""
+    """Keep the rows with this topic and key: hashes can collide. Drop rolled-back messages: they are in no index."""
     rows = rows.filter(pc.equal(rows.column("topic"), topic))
     rolled_back = pc.equal(pc.bit_wise_and(rows.column("sys_flag"), ROLLED_BACK), ROLLED_BACK)
     rows = rows.filter(pc.invert(rolled_back)).combine_chunks()

@@ -1,7 +1,7 @@
-"""The lake's gate in a store: what is not archived yet is not deleted.
+"""The lake's gate in a store: retention must not delete what is not yet archived.
 
-It is named by the lake, so that several lakes may have the same store, and moves only behind a commit that is surely
-on the disk. Whoever removes a lake takes its gate away with `release`.
+The gate carries the lake's identity, so several lakes can archive the same store. It moves only after a durable
+commit. After deleting a lake, remove its gate with `release`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ PREFIX = "lake-"
 
 
 def hold_new(lake: Lake, member: Member) -> None:
-    """Before the first plan: from now on nothing goes that the lake does not have."""
+    """Set the gate at the member's start, before the first plan. From now on retention keeps what the lake lacks."""
     _hold(lake, member.path, member.start)
 
 
 def move(lake: Lake) -> None:
-    """Let go of what the lake has: of every store whose path still leads to it."""
+    """Move the gates to the lake's end, in every store whose path still leads to the same store."""
     snapshot = lake.snapshot()
-    lake.sync()  # the newest commit may be one of a process that died before it was durable
+    lake.sync()  # the process that wrote the newest commit may have died before it was durable
     for state in snapshot.stores.values():
         if identity_of(Path(state.path)) == state.identity:
             _hold(lake, Path(state.path), state.end)
@@ -38,7 +38,7 @@ def _hold(lake: Lake, store: Path, offset: int) -> None:
 
 
 def release(store: Path, lake_identity: str | None = None) -> list[str]:
-    """Keep nothing for a lake any longer, or for any; the names of the gates that went."""
+    """Remove the gate of one lake, or of all lakes. Return the names of the removed gates."""
     gates = Gates(Layout(store).gates)
     wanted = PREFIX + (lake_identity or "")
     names = [name for name in gates.offsets() if name == wanted or (lake_identity is None and name.startswith(wanted))]

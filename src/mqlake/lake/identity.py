@@ -1,7 +1,7 @@
-"""Which store is this: `mqlake/identity` in it, random, made once, kept for ever.
+"""The identity of a store: the file `mqlake/identity`, random, written once and never changed.
 
-A path is no identity: another store can be put in its place, and a store can be moved. A copy has the identity of its
-original; the lake then looks at the seam, and at whether the original is still in its place.
+A path does not identify a store: stores are moved, and another store can take over a path. A copy has the identity of
+its original. The lake tells the two apart by the seam, and by whether the original is still at its path.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from mqlake.files.small_files import create_file
 
 
 def identity_of(store: Path) -> str | None:
-    """The identity of a store; None where it has none yet, or there is no store."""
+    """Return a store's identity. None if it has none yet, or if there is no store."""
     path = Layout(store).identity
     try:
         text = path.read_text(encoding="ascii", errors="replace").strip()
     except (FileNotFoundError, NotADirectoryError):
         return None
     if len(text) != 32 or set(text) - set("0123456789abcdef"):
-        raise BadFile(path, repr(text[:40]), "32 hexadecimal digits; bring it back from a copy")
+        raise BadFile(path, repr(text[:40]), "32 hexadecimal digits; restore the file from a backup")
     return text
 
 
 def make_identity(store: Path) -> str:
-    """The same, made where there is none. Whoever comes second takes what the first one made."""
+    """Return a store's identity, creating it if there is none. If two processes create it, the first one wins."""
     layout = Layout(store)
     if not layout.identity.exists():
         layout.own.mkdir(exist_ok=True)

@@ -1,8 +1,8 @@
-"""The key index of the lake: hashes of keys, and where their messages are in the log.
+"""The key index of the lake: key hashes, and the physical offsets of their messages.
 
-A row is (key_hash, physical_offset, store_timestamp); a file is about one byte range of one store's log, and sorted by
-hash. The hash is the one of RocketMQ's index: of `topic#key`, so different keys may share it, and what is found must
-be compared. Derived data: what has no index file is searched in the messages themselves.
+A row is (key_hash, physical_offset, store_timestamp). A file covers one byte range of one store's log and is sorted by
+hash. The hash is that of RocketMQ's index, of `topic#key`. Different keys can share a hash, so every hit must be
+compared with the real key. The index is derived data: ranges without an index file are searched in the messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mqlake.lake.parquet import ParquetFile, sync_names
 from mqlake.lake.paths import table_path
 
 KEY = np.dtype([("key_hash", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
-"""A key as dispatch hands it out."""
+"""A key as dispatch returns it."""
 SCHEMA = pa.schema(
     [
         pa.field("key_hash", pa.int32(), nullable=False),
@@ -31,7 +31,7 @@ Keys = np.ndarray[Any, np.dtype[np.void]]
 
 
 def write_index(root: Path, store: str, identity: str, start: int, end: int, keys: Keys) -> LakeFile:
-    """The index file of [start, end) of a log."""
+    """Write the index file of [start, end) of a log."""
     keys = keys[np.argsort(keys["key_hash"], kind="stable")]
     times = pa.array(keys["store_timestamp"], pa.timestamp("ms", "UTC")).cast(SCHEMA.field(2).type)
     table = pa.table([keys["key_hash"].copy(), keys["physical_offset"].copy(), times], schema=SCHEMA)
@@ -42,7 +42,7 @@ def write_index(root: Path, store: str, identity: str, start: int, end: int, key
 def write_rows(
     root: Path, store: str, identity: str, start: int, end: int, table: pa.Table, span: tuple[int | None, int | None]
 ) -> LakeFile:
-    """The same for rows that are sorted already."""
+    """Write an index file from rows that are already sorted by hash."""
     path = table_path("index", identity, start, end)
     file = ParquetFile(root, path, SCHEMA)
     try:

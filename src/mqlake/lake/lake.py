@@ -5,9 +5,9 @@
     stats/…parquet, findings/…parquet   what the pipeline counted and found
     _mqlake/                            the manifest, the lock, the pipeline's state
 
-A file counts once a commit names it; until then it is nothing, whatever it holds. Commits are atomic and durable, and
-go on exactly where the lake ends, so that work which is done twice is in the lake once. Readers take a snapshot and no
-lock; one job at a time changes the lake.
+A file counts once a commit names it; until then readers ignore it. Commits are atomic and durable. Each continues
+exactly where the lake ends, so work that is done twice is in the lake once. Readers take a snapshot and no lock. One
+job at a time changes the lake.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OWN = "_mqlake"
 
 
 class Lake:
-    """A lake that is there. Nothing is kept open: an object may be used as long as one likes."""
+    """An existing lake. Holds no open files, so an object may be kept for any time."""
 
     def __init__(self, root: Path, identity: str) -> None:
         self.root = root
@@ -45,7 +45,7 @@ class Lake:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, create: bool = False) -> Lake:
-        """The lake in a folder; with `create`, a new one where the folder is empty or not there."""
+        """Open the lake in a folder. With `create`, make one if the folder is empty or missing."""
         root = Path(path).absolute()
         if root.exists() and not root.is_dir():
             raise NotALake(root, "it is a file", "name a folder")
@@ -57,14 +57,14 @@ class Lake:
             what = "it holds no lake" if root.exists() else "there is no such folder"
             raise NotALake(root, what, "archive a store first, or check the path") from None
         except ValueError:
-            raise NotALake(root, f"{OWN}/lake.json is damaged", "bring it back from a copy") from None
+            raise NotALake(root, f"{OWN}/lake.json is damaged", "restore it from a backup") from None
         if content.get("format") != FORMAT:
-            raise NotALake(root, f"its format is {content.get('format')}, known is {FORMAT}", "use a newer mqlake")
+            raise NotALake(root, f"its format is {content.get('format')}, not {FORMAT}", "use a newer mqlake")
         return cls(root, content["id"])
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the lake for a job; LakeInUse names who has it."""
+        """Hold the lake for a job. Raises LakeInUse, which names the holder."""
         with locked(self.root, self.own / "lock"):
             self._locked = True
             try:
@@ -73,7 +73,7 @@ class Lake:
                 self._locked = False
 
     def snapshot(self) -> LakeSnapshot:
-        """The newest version."""
+        """Return the newest version."""
         return self._manifest.load()
 
     def commit(
@@ -84,10 +84,11 @@ class Lake:
         *,
         forget: Iterable[str] = (),
     ) -> int:
-        """Make ranges and files a part of the lake, all or none of them, durably; the version they are in.
+        """Commit ranges and files, all or none of them, durably. Return their version.
 
-        The ranges of a store must go on where the lake ends. Where all of them lie before that they were committed
-        before, and nothing changes. `remove` are paths that no longer count; `forget`, those that are off the disk.
+        The ranges of a store must continue where the lake ends. If all of them end before that, they were committed
+        earlier and nothing changes. `remove` lists paths that no longer count; `forget`, removed paths that were
+        deleted from disk.
         """
         if not self._locked:
             with self.lock():
@@ -104,7 +105,7 @@ class Lake:
         return state.version + 1
 
     def _new(self, state: LakeSnapshot, parts: Sequence[LakeRange]) -> list[LakeRange]:
-        """The parts, where they go on; none of them, where all are there. Anything else is a conflict."""
+        """Return the parts if they continue the lake, or none if all were committed. Else raise LakeConflict."""
         ends = {name: store.end for name, store in state.stores.items()}
         if parts and all(part.end <= ends.get(part.store, -1) for part in parts):
             return []
@@ -113,41 +114,41 @@ class Lake:
             if known is not None and known.identity != part.identity:
                 raise LakeConflict(self.root, f"{part.store} as {part.identity}", f"the identity {known.identity}")
             if part.start != ends.get(part.store, part.start):
-                found = f"{part.store} from {part.start} on"
-                raise LakeConflict(self.root, found, f"a commit that begins at {ends[part.store]}, the lake's end")
+                found = f"{part.store} starting at {part.start}"
+                raise LakeConflict(self.root, found, f"a commit that starts at {ends[part.store]}, the lake's end")
             ends[part.store] = part.end
         return list(parts)
 
     def _check_files(self, state: LakeSnapshot, add: Sequence[LakeFile], remove: Sequence[str]) -> None:
         for path in remove:
             if path not in state.by_path:
-                raise LakeConflict(self.root, f"{path}, which is to be removed, not in the lake", "a file of the lake")
+                raise LakeConflict(self.root, f"{path} to be removed but not in the lake", "a file of the lake")
         if len({file.path for file in add}) < len(add):
-            raise LakeConflict(self.root, "a file that is added twice", "each once")
+            raise LakeConflict(self.root, "a file added twice", "each file once")
         for file in add:
             if file.path in state.by_path or file.path in state.removed:
-                raise LakeConflict(self.root, f"{file.path}, which is to be added, in the lake", "a new file")
+                raise LakeConflict(self.root, f"{file.path} to be added but already in the lake", "a new file")
             try:
                 found = (self.root / file.path).stat().st_size
             except FileNotFoundError:
-                raise LakeConflict(self.root, f"no file {file.path}", "the file that is committed") from None
+                raise LakeConflict(self.root, f"no file {file.path}", "the file to be committed") from None
             if found != file.bytes:
                 raise LakeConflict(self.root, f"{file.path} with {found} bytes", f"{file.bytes} bytes")
 
     def sync(self) -> None:
-        """What `snapshot` shows is durable when this returns: a process may have died between the two."""
+        """Make the newest snapshot durable: the process that committed it may have died before its sync."""
         self._manifest.sync()
 
 
 def _create(root: Path) -> None:
-    """Make a lake of an empty folder, or of one where that was begun."""
+    """Make a lake in an empty folder, or finish making one."""
     begun = root / OWN
     foreign = sorted(entry.name for entry in root.iterdir() if entry != begun) if root.exists() else []
     if foreign:
-        reason = f"it holds something that is not a lake ({', '.join(foreign[:4])})"
+        reason = f"it is not a lake and not empty (it holds {', '.join(foreign[:4])})"
         raise NotALake(root, reason, "name an empty or a new folder")
     (begun / "manifest").mkdir(parents=True, exist_ok=True)
     for folder in (begun, root, root.parent):
         sync_directory(folder)
     content = json.dumps({"format": FORMAT, "id": secrets.token_hex(8)}).encode() + b"\n"
-    create_file(begun / "lake.json", content, begun / "scratch")  # where two do this at once, the first one counts
+    create_file(begun / "lake.json", content, begun / "scratch")  # if two processes get here, the first one wins

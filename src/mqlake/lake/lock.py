@@ -1,7 +1,7 @@
-"""One job changes a lake at a time: a lock on `_mqlake/lock`, which holds who has it, for people to read.
+"""The lock of a lake, `_mqlake/lock`: one job at a time changes a lake. The file names the holder, for people.
 
-The operating system lets go of it with the process, however that ends. It belongs to an open file, so a second job in
-the same process is refused as well.
+The operating system releases the lock when the process ends, in whatever way. The lock belongs to an open file, so a
+second job in the same process is refused too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mqlake.errors import LakeInUse
 
 @contextmanager
 def locked(lake: Path, path: Path) -> Iterator[None]:
-    """Hold the lock; LakeInUse where somebody does."""
+    """Hold the lock. Raises LakeInUse if another job holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:

@@ -1,12 +1,12 @@
-"""The manifest on the disk: one file a commit, and now and then one with the whole state.
+"""The manifest on disk: one file per commit, and from time to time a snapshot of the whole state.
 
-`%020d.json` is what one commit changed, `%020d.snapshot` the state behind that commit. Each is JSON, a line, and its
-CRC-32, another. A commit's file is written and synced under another name and linked to its own, which fails where
-the name is taken: of two who commit the same version one loses, with a lock or without. A power cut leaves a commit
-whole or not at all.
+`%020d.json` holds what one commit changed, `%020d.snapshot` the state after that commit. Each file is one line of JSON
+and a line with its CRC-32. A commit's file is written and synced under a temporary name and then linked to its own
+name. The link fails if the name is taken, so of two processes that commit the same version one loses, with or without
+the lock. A power cut leaves a commit whole or not at all.
 
-Opening takes the newest snapshot that holds and the commits behind it. Files from before the last snapshot but one
-are deleted, so that it costs the same after thousands of commits.
+Loading takes the newest valid snapshot and the commits after it. Files older than the last snapshot but one are
+deleted, so loading costs the same after thousands of commits.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Manifest:
         self._scratch = scratch
 
     def load(self) -> LakeSnapshot:
-        """The newest version."""
+        """Return the newest version."""
         for _ in range(TRIES):
             try:
                 return self._load()
-            except FileNotFoundError as missing:  # a snapshot passed while this read the commits before it
+            except FileNotFoundError as missing:  # a writer took a snapshot and deleted old commits meanwhile
                 last = missing
-        raise BadFile(Path(last.filename), "no file", "a commit that was listed before")
+        raise BadFile(Path(last.filename), "no file", "a commit that was listed a moment ago")
 
     def _load(self) -> LakeSnapshot:
         state = self._newest_snapshot()
@@ -50,7 +50,7 @@ class Manifest:
                 continue
             path = self._path(version, COMMIT)
             if version != state.version + 1:
-                raise BadFile(path, f"commit {version} behind {state.version}", "commits without a gap")
+                raise BadFile(path, f"commit {version} after {state.version}", "commits without a gap")
             state = state.after(_read(path))
         return state
 
@@ -66,17 +66,17 @@ class Manifest:
         return LakeSnapshot()
 
     def write(self, commit: Mapping[str, Any], state: LakeSnapshot) -> None:
-        """Make a commit durable, which makes `state`. LakeConflict where somebody else made its version."""
+        """Write the commit that leads to `state`, durably. Raises LakeConflict if that version already exists."""
         version = state.version
         made = create_file(self._path(version, COMMIT), _encode(commit), self._scratch)
         if not made or max(self._versions(SNAPSHOT), default=0) >= version:
-            raise LakeConflict(self._directory, f"version {version}, which another made", "the next version")
+            raise LakeConflict(self._directory, f"version {version}, committed by another job", "the next version")
         if version % SNAPSHOT_EVERY == 0:
             replace_file(self._path(version, SNAPSHOT), _encode(state.to_json()), self._scratch)
             self._forget_old()
 
     def sync(self) -> None:
-        """What was loaded survives a power cut, whoever wrote it: a process may die between a link and its sync."""
+        """Make loaded commits durable, whoever wrote them: a process may die between a link and its sync."""
         sync_directory(self._directory)
 
     def _forget_old(self) -> None:
@@ -102,6 +102,6 @@ def _encode(content: Mapping[str, Any]) -> bytes:
 def _read(path: Path) -> dict[str, Any]:
     line, _, rest = path.read_bytes().partition(b"\n")
     if rest != b"%08x\n" % zlib.crc32(line + b"\n"):
-        raise BadFile(path, "a wrong checksum", "a commit as it was written; bring the file back from a copy")
+        raise BadFile(path, "a wrong checksum", "a commit as it was written; restore the file from a backup")
     content: dict[str, Any] = json.loads(line)
     return content

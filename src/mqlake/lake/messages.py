@@ -1,7 +1,7 @@
-"""The table `messages` of a lake: its columns, and rows of its files by their place in the log.
+"""The table `messages` of a lake: its columns, and access to rows by physical offset.
 
-Names and types are those of the Spark table, so that the two can be put together without a cast. Rows of a file lie in
-the order of the log, and row groups know their smallest and largest offset, so a range reads little more than itself.
+Names and types match the Spark table, so the two can be combined without casts. Rows of a file are in log order, and
+row groups store their smallest and largest offset. Reading a range therefore reads little more than that range.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MESSAGES = pa.schema(
 def rows_between(
     root: Path, file: LakeFile, start: int, end: int, columns: Collection[str] | None = None
 ) -> Iterator[pa.Table]:
-    """The rows of a file whose records lie in [start, end) of the log, a row group at a time."""
+    """Yield the rows of a file whose records begin in [start, end) of the log, one row group at a time."""
     wanted = None if columns is None else list(dict.fromkeys([*columns, "physical_offset"]))
     for table in groups_between(root / file.path, "physical_offset", start, end - 1, wanted):
         offsets = table.column("physical_offset").to_numpy()
@@ -49,7 +49,7 @@ def rows_between(
 def groups_between(
     path: Path, column: str, low: int, high: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
-    """The row groups of a file that may have a value of a column in [low, high]."""
+    """Yield the row groups of a file that may have a value of the column in [low, high]."""
     with pq.ParquetFile(path) as file:
         number = file.schema_arrow.get_field_index(column)
         for group in range(file.num_row_groups):

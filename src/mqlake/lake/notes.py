@@ -1,7 +1,7 @@
-"""What the pipeline notes of itself in `_mqlake/pipeline.json`: for `mqlake pipeline status`, the report, and people.
+"""The pipeline's notes about itself in `_mqlake/pipeline.json`: for `mqlake pipeline status`, the report, and people.
 
-Replaced whole. It proves nothing: the manifest does, and positions are taken from there. So notes that are lost or
-damaged cost a look at the past, and no message.
+The file is always replaced whole. Nothing depends on it: positions come from the manifest. Lost or damaged notes cost
+history, never a message.
 """
 
 from __future__ import annotations
@@ -21,57 +21,57 @@ from mqlake.lake.snapshot import LakeSnapshot
 NAME = "pipeline.json"
 VERSION = 1
 TABLES: dict[str, TableName] = {"check": "findings", "archive": "messages", "index": "index", "stats": "stats"}
-"""The stages in their order, and the table that each writes."""
+"""The stages in order, and the table that each of them writes."""
 
 
 @dataclass(slots=True)
 class StageNotes:
-    """One stage; the fields that the report reads have its names."""
+    """The notes of one stage. Fields that the report reads have the report's names."""
 
     position: dict[str, int] = field(default_factory=dict)
-    """For each store, up to where its log went through this stage."""
+    """For each store, the physical offset up to which this stage has processed its log."""
     lag_bytes: int = 0
     rows: int = 0
     """Messages since the run began."""
     bytes: int = 0
-    """Of the log, since the run began."""
+    """Bytes of log since the run began."""
     seconds: float = 0.0
-    """Of workers, since the run began."""
+    """Worker time since the run began."""
     rows_per_s: float | None = None
-    """A worker, in the last batch."""
+    """Per worker, in the last batch."""
     bytes_per_s: float | None = None
     last_error: str | None = None
     at: int | None = None
-    """When it last did something, in ms."""
+    """When the stage last finished a batch, in ms."""
 
 
 @dataclass(slots=True)
 class Notes:
-    """A run."""
+    """The notes of one run."""
 
     state: str = "running"
     """running, done, stopped or failed."""
     pid: int = field(default_factory=os.getpid)
     host: str = field(default_factory=socket.gethostname)
     every: str = ""
-    """How often it looks for news; `once` where it does not."""
+    """How often the run looks for new messages; `once` if it runs only one time."""
     started: int = 0
     at: int = 0
     batches: int = 0
     latest: dict[str, int] = field(default_factory=dict)
-    """Where the logs ended when the pipeline last looked, by the names of their stores."""
+    """Where each store's log ended when the pipeline last looked, by store name."""
     last_error: str | None = None
     stages: dict[str, StageNotes] = field(default_factory=lambda: {name: StageNotes() for name in TABLES})
 
     def settle(self, snapshot: LakeSnapshot) -> None:
-        """Positions as the manifest has them, and what is missing to the ends of the logs."""
+        """Take positions from the manifest, and compute how far each stage lags the ends of the logs."""
         for name, stage in self.stages.items():
             stage.position = {store: reached(snapshot, TABLES[name], store) for store in snapshot.stores}
-            behind = [end - stage.position.get(store, end) for store, end in self.latest.items()]
-            stage.lag_bytes = sum(max(0, bytes_left) for bytes_left in behind)
+            lags = [end - stage.position.get(store, end) for store, end in self.latest.items()]
+            stage.lag_bytes = sum(max(0, lag) for lag in lags)
 
     def took(self, name: str, rows: int, size: int, seconds: float) -> None:
-        """A batch went through a stage."""
+        """Record that a batch went through a stage."""
         stage = self.stages[name]
         stage.rows, stage.bytes, stage.seconds = stage.rows + rows, stage.bytes + size, stage.seconds + seconds
         if seconds > 0:
@@ -90,7 +90,7 @@ class Notes:
 
     @classmethod
     def load(cls, lake: Lake) -> Notes | None:
-        """None where no pipeline ran, or what it noted cannot be read."""
+        """Return the saved notes. None if no pipeline ran, or if its notes cannot be read."""
         try:
             fields: dict[str, Any] = json.loads((lake.own / NAME).read_bytes())
             if fields.pop("v") != VERSION:
@@ -102,7 +102,7 @@ class Notes:
 
     @property
     def state_now(self) -> str:
-        """The state; where that is `running`, with a look whether its process is still there."""
+        """The state. If that is `running`, check that the process still exists."""
         if self.state != "running":
             return self.state
         if self.host != socket.gethostname():
@@ -117,7 +117,7 @@ class Notes:
 
 
 def reached(snapshot: LakeSnapshot, table: TableName, store: str) -> int:
-    """Up to where a table has a store's log without a gap: what was archived alone was not counted, for instance."""
+    """Return the offset up to which a table covers a store's log without a gap: `archive` alone writes no stats."""
     state = snapshot.stores[store]
     if table == "messages":
         return state.end

@@ -1,11 +1,11 @@
-"""A Parquet file of the lake: written under another name, synced, renamed; its CRC is taken before anyone knows it.
+"""Parquet files of the lake: written under a temporary name, synced, then renamed. The CRC is taken while writing.
 
-Names follow from what a file holds (store, range), so a task that runs again replaces its own file by the same one.
-Until a commit names it, a file is nothing.
+A file's name follows from its content (store, range), so a repeated task replaces its own file with the same one. A
+file counts only once a commit names it.
 
-A column is written in the way that suits it, and in one way only: numbers as the differences between them, texts with
-few values as numbers into a dictionary, all other texts compressed. Compressing the first two again would cost as much
-as all the rest of a small file, and save next to nothing.
+Each column gets exactly one encoding: numbers are stored as deltas, texts with few distinct values as dictionary
+indices, and all other texts are compressed. Compressing the first two as well would cost as much as all other work on a
+small file and save almost nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mqlake.files.mapped_file import sync_directory
 from mqlake.lake.direct import DirectFile
 
 DICTIONARIES = ("store", "topic", "tags", "born_host", "store_host")
-"""Texts with few values; a dictionary of any other costs more time than it saves space."""
+"""Texts with few distinct values. For other texts a dictionary costs more time than it saves space."""
 STATISTICS = (
     "topic",
     "queue_id",
@@ -35,16 +35,16 @@ STATISTICS = (
     "tags",
     "key_hash",
 )
-"""Columns whose smallest and largest value say which row groups need not be read."""
+"""Columns with min/max statistics, which tell readers which row groups to skip."""
 NEW = ".new"
 ZSTD_LEVEL = 1
 SAMPLE_BYTES = 1 << 16
 SHRUNK = 0.95
-"""A column that compressing leaves larger than this part of its size is not compressed."""
+"""Do not compress a column if compression leaves more than this fraction of its size."""
 
 
 class Written(NamedTuple):
-    """A file that has its name."""
+    """The result of a file that was written and renamed."""
 
     rows: int
     bytes: int
@@ -52,7 +52,7 @@ class Written(NamedTuple):
 
 
 class ParquetFile:
-    """One file in the making; `close` gives it its name, `drop` leaves nothing of it."""
+    """A file being written. `close` renames it to its final name; `drop` deletes it."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ParquetFile:
         dictionaries: Sequence[str] = DICTIONARIES,
         plain: Collection[str] = (),
     ) -> None:
-        """`plain`: texts that are not compressed, because they would not get smaller."""
+        """Open the file under a temporary name. `plain` names texts to store uncompressed, as they would not shrink."""
         self._path = root / path
         self._made = self._path.with_name(f"{self._path.name}.{os.getpid()}.{threading.get_ident()}{NEW}")
         make_folders(root, self._path.parent)
@@ -71,26 +71,26 @@ class ParquetFile:
         self._writer = pq.ParquetWriter(self._file, schema, **_ways(schema, tuple(dictionaries), tuple(plain)))
 
     def write(self, table: pa.Table) -> None:
-        """One more row group."""
+        """Write one row group."""
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
         self._rows += table.num_rows
 
     def close(self) -> Written:
-        """Durable but for its name: `sync_names` sees to those."""
+        """Make the content durable and rename the file. The name is durable after `sync_names`."""
         self._writer.close()
         self._file.sync()
         self._made.rename(self._path)
         return Written(self._rows, self._file.size, self._file.crc)
 
     def drop(self) -> None:
-        """Nothing is left of it, unless it has its name."""
+        """Delete the file, unless `close` has renamed it."""
         self._file.close()
         self._made.unlink(missing_ok=True)
 
 
 @cache
 def _ways(schema: pa.Schema, dictionaries: tuple[str, ...], plain: tuple[str, ...]) -> dict[str, Any]:
-    """How the columns of a file are written, as Arrow has it."""
+    """Return the writer options for the columns of a file."""
     numbers = [field.name for field in schema if _is_number(field.type)]
     small = {*numbers, *dictionaries, *plain}
     compression = {leaf: "none" if field.name in small else "zstd" for field in schema for leaf in _leaves(field)}
@@ -109,15 +109,15 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _leaves(field: pa.Field) -> list[str]:
-    """What Parquet calls the columns that a field becomes."""
+    """Return Parquet's names of the columns that a field becomes."""
     if pa.types.is_map(field.type):
         return [f"{field.name}.key_value.key", f"{field.name}.key_value.value"]
     return [f"{field.name}.list.element"] if pa.types.is_list(field.type) else [field.name]
 
 
 def plain_columns(body: pa.Array) -> tuple[str, ...]:
-    """Columns of messages that are not worth the time to compress them, judged by the first bodies: many are compressed
-    already, or encrypted."""
+    """Return the message columns that are not worth compressing, judged by the first bodies: many bodies are already
+    compressed or encrypted."""
     values = body.buffers()[2]
     if values is None:
         return ()
@@ -127,7 +127,7 @@ def plain_columns(body: pa.Array) -> tuple[str, ...]:
 
 
 def make_folders(root: Path, folder: Path) -> None:
-    """Make a folder inside of `root`, each name on the way durable."""
+    """Make a folder inside `root`. Every new name on the way is durable."""
     if folder == root or folder.exists():
         return
     make_folders(root, folder.parent)
@@ -136,13 +136,13 @@ def make_folders(root: Path, folder: Path) -> None:
 
 
 def sync_names(root: Path, paths: Iterable[str]) -> None:
-    """The names of files are durable when this returns."""
+    """Make the names of files durable."""
     for folder in sorted({(root / path).parent for path in paths}):
         sync_directory(folder)
 
 
 def write_table(root: Path, path: str, table: pa.Table, dictionaries: Sequence[str] = DICTIONARIES) -> Written:
-    """A small file, all of it at once, durable with its name."""
+    """Write a small file in one go. Content and name are durable."""
     file = ParquetFile(root, path, table.schema, dictionaries)
     try:
         file.write(table)

@@ -1,21 +1,21 @@
-"""What files of the lake are called: by what is in them, so that the same work has the same names."""
+"""File names in the lake. They follow from the content, so the same work gives the same names."""
 
 from __future__ import annotations
 
 import re
 
 MANY = "(many)"
-"""For files with messages of several topics; no topic is called so, because parentheses are escaped."""
+"""Stands for several topics or days. No topic folder has this name, because parentheses are escaped."""
 
 
 def messages_path(identity: str, start: int, end: int, topic: str | None, date: str | None) -> str:
-    """A file with the messages of a topic and a day, or of many, out of [start, end) of a log."""
+    """Return the path of a file with messages from [start, end) of a log. None means several topics or days."""
     folder = f"messages/topic={MANY if topic is None else escape(topic)}/date={MANY if date is None else date}"
     return f"{folder}/{range_name(identity, start, end)}.parquet"
 
 
 def table_path(table: str, identity: str, start: int, end: int) -> str:
-    """The file of another table about [start, end) of a log."""
+    """Return the path of another table's file for [start, end) of a log."""
     return f"{table}/{range_name(identity, start, end)}.parquet"
 
 
@@ -24,5 +24,5 @@ def range_name(identity: str, start: int, end: int) -> str:
 
 
 def escape(topic: str) -> str:
-    """A topic as the name of a folder: letters, digits, _ and - stay, other bytes are %XX."""
+    """Return a topic as a folder name: letters, digits, _ and - stay, other bytes become %XX."""
     return re.sub(rb"[^A-Za-z0-9_-]", lambda found: b"%%%02X" % found[0][0], topic.encode()).decode()

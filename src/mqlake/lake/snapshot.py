@@ -1,7 +1,7 @@
-"""A version of a lake: which files it has, and which bytes of which logs. It never changes.
+"""An immutable version of a lake: its files, and the log ranges that they cover.
 
-Invariant: of every store the lake has one range [start, end) of its log, and every byte of that range is in exactly one
-row of the table `messages`, or in one listed gap.
+Invariant: the lake has one range [start, end) of every store's log. Every byte of that range is in exactly one row of
+the table `messages` or in exactly one listed gap.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mqlake.lake.entries import Gap, LakeFile, LakeRange, Seam, TableName, gaps_
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """What the lake has of one store."""
+    """The archived part of one store."""
 
     name: str
     identity: str
@@ -33,22 +33,22 @@ class StoreState:
 
 @dataclass(frozen=True, slots=True)
 class LakeSnapshot:
-    """The lake after its commit number `version`; 0 for an empty one."""
+    """The lake after commit `version`. Version 0 is an empty lake."""
 
     version: int = 0
     time_ms: int = 0
     stores: Mapping[str, StoreState] = field(default_factory=dict)
     by_path: Mapping[str, LakeFile] = field(default_factory=dict)
     removed: Mapping[str, int] = field(default_factory=dict)
-    """Files that a compaction replaced, and when, in ms: they stay on the disk for a while."""
+    """Files that a compaction replaced, and when, in ms. They stay on disk for the grace time."""
 
     def files(self, table: TableName, store: str | None = None) -> list[LakeFile]:
-        """The files of a table, of one store or of all, in the order of their logs."""
+        """Return the files of a table, of one store or of all, in log order."""
         found = [f for f in self.by_path.values() if f.table == table and (store is None or f.store == store)]
         return sorted(found, key=lambda file: (file.store, file.start, file.path))
 
     def after(self, commit: Mapping[str, Any]) -> LakeSnapshot:
-        """The version that a commit makes of this one."""
+        """Return the version that a commit produces from this one."""
         stores, files, removed = dict(self.stores), dict(self.by_path), dict(self.removed)
         for part in map(range_of, commit.get("ranges", ())):
             known = stores.get(part.store)
@@ -91,7 +91,7 @@ def commit_json(
     remove: Iterable[str],
     forget: Iterable[str],
 ) -> dict[str, Any]:
-    """A commit, as its file holds it."""
+    """Return a commit as its manifest file holds it."""
     commit = {
         "version": version,
         "time": time_ms,

@@ -1,7 +1,7 @@
-"""May this store go into this lake: asked before anything is archived; and is it this lake's, before it is read.
+"""Check that a store may be archived into a lake, and that a lake belongs to a store, before either is touched.
 
-The store is known by its identity. Where the lake has it already, the seam must hold (the last archived record is
-still what the log has there), and the log must go on where the lake ends.
+A store is known by its identity. If the lake already has a part of it, the seam must match (the log still holds the
+last archived record), and the log must reach back to the lake's end.
 """
 
 from __future__ import annotations
@@ -25,58 +25,58 @@ LOST = "deleted before it was archived"
 
 @dataclass(frozen=True)
 class Member:
-    """A store that may be archived: `start` is where that goes on."""
+    """A store that may be archived. Archiving continues at `start`."""
 
     name: str
     identity: str
     path: Path
     start: int
     lost: Gap | None = None
-    """What was deleted before it was archived, and is to be listed so."""
+    """What was deleted before it was archived. The next commit lists it as a gap."""
 
     def range(self, start: int, end: int, gaps: tuple[Gap, ...], seam: Seam | None) -> LakeRange:
         return LakeRange(self.name, self.identity, str(self.path), start, end, gaps, seam)
 
 
 def admit(lake: Lake, paths: Sequence[Path], *, add_store: bool = False, accept_gap: bool = False) -> list[Member]:
-    """The stores, ready to be archived; an error that says why where one of them is not."""
+    """Return the stores ready to be archived. Raises an error with the reason if one of them may not be."""
     snapshot = lake.snapshot()
     for path in paths:
         find_store(path, read_only=True, create=False)
     identities = [make_identity(path) for path in paths]
     for number, identity in enumerate(identities):
         if identity in identities[:number]:
-            found = f"it has the identity of {paths[identities.index(identity)]}, whose copy it is"
-            raise WrongLake(lake.root, str(paths[number]), found, "archive one of them")
+            found = f"it is a copy of {paths[identities.index(identity)]}: both have the same identity"
+            raise WrongLake(lake.root, str(paths[number]), found, "archive only one of them")
     if not add_store:
         refuse_strangers(lake.root, snapshot, paths, "name another lake, or add it to this one (--add-store)")
     known = {state.identity: state for state in snapshot.stores.values()}
     return [
-        _goes_on(lake, known[identity], path, accept_gap) if identity in known else _begins(lake, snapshot, path)
+        _continued(lake, known[identity], path, accept_gap) if identity in known else _new(lake, snapshot, path)
         for path, identity in zip(paths, identities, strict=True)
     ]
 
 
 def refuse_strangers(lake: Path, snapshot: LakeSnapshot, paths: Sequence[Path], remedy: str) -> None:
-    """A lake that has stores, and none of these, was made from others; a store that is gone is known by its path."""
+    """Raise WrongLake if the lake has stores but none of these. A store that no longer exists is known by its path."""
     known = {state.identity: state.path for state in snapshot.stores.values()}
     gone = {path for path in known.values() if not Path(path).exists()}
     if known and not any(identity_of(path) in known or str(path) in gone for path in paths):
-        found = f"the lake has other stores ({', '.join(sorted(known.values())[:4])}), and not this one"
+        found = f"the lake was made from other stores ({', '.join(sorted(known.values())[:4])})"
         raise WrongLake(lake, str(paths[0]), found, remedy)
 
 
-def _begins(lake: Lake, snapshot: LakeSnapshot, path: Path) -> Member:
-    """A store that the lake does not have."""
+def _new(lake: Lake, snapshot: LakeSnapshot, path: Path) -> Member:
+    """Return the member for a store that the lake does not have yet."""
     for state in snapshot.stores.values():
         if str(path) in (state.name, state.path):
-            found = f"the lake has a store of this path with another identity ({state.identity})"
-            raise WrongLake(lake.root, str(path), found, "another store is in its place: name another lake for it")
+            found = f"the lake has a store at this path with another identity ({state.identity})"
+            raise WrongLake(lake.root, str(path), found, "another store took over the path: name another lake for it")
     return Member(str(path), make_identity(path), path, first_offset(path))
 
 
-def _goes_on(lake: Lake, state: StoreState, path: Path, accept_gap: bool) -> Member:
-    """A store that the lake has a part of."""
+def _continued(lake: Lake, state: StoreState, path: Path, accept_gap: bool) -> Member:
+    """Return the member for a store that the lake already has a part of."""
     check_seam(lake.root, state, path)
     first = first_offset(path)
     if first <= state.end:
@@ -87,26 +87,26 @@ def _goes_on(lake: Lake, state: StoreState, path: Path, accept_gap: bool) -> Mem
 
 
 def check_seam(lake: Path, state: StoreState, path: Path) -> None:
-    """The log at `path` is the one that the lake has, as far as can be told; else WrongLake."""
+    """Raise WrongLake unless the log at `path` is the archived one, as far as identity and last record show."""
     if identity_of(path) != state.identity:
-        raise WrongLake(lake, str(path), f"its identity is not {state.identity}, the lake's", "name another lake")
+        raise WrongLake(lake, str(path), f"its identity is not {state.identity}, as in the lake", "name another lake")
     if str(path) != state.path and Path(state.path).exists() and identity_of(Path(state.path)) == state.identity:
-        found = f"the same store is at {state.path}, which the lake was made from"
-        raise WrongLake(lake, str(path), found, "archive that one; a copy of it needs a lake of its own")
+        found = f"the same store is at {state.path}, from where it was archived"
+        raise WrongLake(lake, str(path), found, "archive that one; a copy needs its own lake")
     if state.seam is None or state.seam.offset < first_offset(path):
         return
     if crc32(read_log(path, state.seam.offset, state.seam.size)) != state.seam.crc:
         raise WrongLake(
             lake,
             str(path),
-            f"its log does not have the lake's last record at {state.seam.offset}: it was cut back and written anew, "
-            "or is another copy",
+            f"its log does not have the lake's last record at {state.seam.offset}: it was truncated and rewritten, "
+            "or it is another copy",
             "archive it into a new lake",
         )
 
 
 def first_offset(path: Path) -> int:
-    """Where the log of a store begins."""
+    """Return the physical offset at which a store's log begins."""
     files = list_files(Layout(path).commit_log)
     if not files:
         raise NotAStore(path, "its log has no file", "put a message first, or check the path")
@@ -114,7 +114,7 @@ def first_offset(path: Path) -> int:
 
 
 def read_log(path: Path, offset: int, size: int) -> bytes:
-    """Bytes of a log, inside of one file; fewer where there are fewer."""
+    """Read bytes of a log from one file. Returns fewer at the end of the file."""
     folder = Layout(path).commit_log
     for start, _ in reversed(list_files(folder)):
         if start <= offset:

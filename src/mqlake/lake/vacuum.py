@@ -1,8 +1,8 @@
-"""Files that no longer count are deleted, some time after: who reads them may go on until then.
+"""Delete files that no longer count, after a grace time in which readers may finish.
 
-Two kinds: those that a compaction replaced, which the manifest lists; and those that no commit names, left behind by
-tasks that were killed. Only the holder of the lake's lock deletes, and only what is older than the grace time, so what
-a task writes at this moment is never touched.
+There are two kinds: files that a compaction replaced, which the manifest lists; and files that no commit names, left by
+killed tasks. Only the holder of the lake's lock deletes, and only files older than the grace time. A file that a task
+is writing is therefore never touched.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GRACE_S = 3600.0
 
 
 def vacuum(lake: Lake, grace_s: float = GRACE_S) -> list[str]:
-    """Delete them; the paths that went. The lake's lock is held."""
+    """Delete these files and return their paths. The caller holds the lake's lock."""
     snapshot = lake.snapshot()
     before = time.time() - grace_s
     replaced = [path for path, when_ms in snapshot.removed.items() if when_ms <= before * 1000]

@@ -1,8 +1,8 @@
-"""Is every byte that the manifest claims really in the lake, exactly once?
+"""Verify that every byte that the manifest claims is in the lake exactly once.
 
-Proven from the files alone: sizes, CRCs and row counts are as committed; and the records (columns physical_offset and
-size) and the listed gaps tile each store's range without a hole or an overlap. The log is walked in windows, so memory
-does not grow with the lake.
+The proof uses the lake's files alone. Sizes, CRCs and row counts must be as committed. Records (columns physical_offset
+and size) and listed gaps must tile each store's range without a hole or an overlap. The log is walked in windows, so
+memory use does not grow with the lake.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class LakeFinding(NamedTuple):
     """A broken promise of a lake."""
 
     what: str
-    """file (missing, cut or changed) or coverage (a hole or an overlap)."""
+    """`file` (missing, truncated or changed) or `coverage` (a hole or an overlap)."""
     where: str
     found: str
     expected: str
 
 
 def verify(lake: Lake, progress: Progress | None = None) -> list[LakeFinding]:
-    """Every broken promise of the newest version."""
+    """Return every broken promise of the newest version."""
     snapshot = lake.snapshot()
     findings: list[LakeFinding] = []
     files = list(snapshot.by_path.values())
@@ -51,7 +51,7 @@ def verify(lake: Lake, progress: Progress | None = None) -> list[LakeFinding]:
 
 
 def check_file(root: Path, file: LakeFile) -> Iterator[LakeFinding]:
-    """The file is there, and as it was when it was committed."""
+    """Check that the file exists and is as it was committed."""
     try:
         with (root / file.path).open("rb") as opened:
             size = crc = 0
@@ -70,7 +70,7 @@ def check_file(root: Path, file: LakeFile) -> Iterator[LakeFinding]:
 
 
 def check_coverage(root: Path, snapshot: LakeSnapshot, state: StoreState, bad: set[str]) -> Iterator[LakeFinding]:
-    """Records and gaps tile [start, end); rows of files that cannot be read are holes."""
+    """Check that records and gaps tile [start, end). Rows of unreadable files count as holes."""
     files = [file for file in snapshot.files("messages", state.name) if file.path not in bad]
     reached = state.start
     for low in range(state.start, state.end, WINDOW_BYTES):
@@ -84,7 +84,7 @@ def check_coverage(root: Path, snapshot: LakeSnapshot, state: StoreState, bad: s
 
 
 def tiles(root: Path, files: list[LakeFile], state: StoreState, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
-    """Start and end of every record and every gap that begins in [low, high), in order."""
+    """Return start and end of every record and gap that begins in [low, high), in order."""
     gaps = np.array([gap[:2] for gap in state.gaps if low <= gap.start < high], np.int64).reshape(-1, 2)
     starts, ends = [gaps[:, 0]], [gaps[:, 1]]
     for file in files:

@@ -1,7 +1,7 @@
-"""A batch consume queue of RocketMQ 5: one entry of 46 bytes for a record of one or more messages.
+"""A batch consume queue of RocketMQ 5: one entry of 46 bytes per record, which holds one or more messages.
 
-Invariant: entries have rising base offsets, and each covers [base_offset, base_offset + message_count). An entry's
-number is not a queue offset: offsets are found by binary search over the bases. Read only; RocketMQ writes them.
+Invariant: base offsets rise, and each entry covers [base_offset, base_offset + message_count). An entry's number is
+not a queue offset; a queue offset is found by binary search over the bases. Read only: RocketMQ writes these files.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ class BatchQueue:
     """The entries of one batch queue."""
 
     def __init__(self, directory: Path, file_size: int) -> None:
-        self.files = MappedFileQueue(directory, file_size, writable=False)
+        self.files = MappedFileQueue(directory, file_size, writable=False, bounded=True)
         self._first_number = 0
         self._end_number = 0
 
     def load(self, log_end: int) -> None:
-        """Find the entries that are whole and point into the log."""
+        """Load the files and find the entries that are whole and point into the log."""
         self.files.load()
         number = self._first_number = self.files.first_offset // BATCH_ENTRY_SIZE
         while True:
@@ -40,7 +40,7 @@ class BatchQueue:
         return BatchEntry(*BATCH_ENTRY.unpack_from(file.pages, number * BATCH_ENTRY_SIZE - file.start))
 
     def first_offset(self, log_first: int) -> int:
-        """The first queue offset whose record is still in the log."""
+        """Return the first queue offset whose record is still in the log. Costs a walk over the entries."""
         for number in range(self._first_number, self._end_number):
             entry = self.entry(number)
             if entry is not None and entry.physical_offset >= log_first:
@@ -49,12 +49,12 @@ class BatchQueue:
 
     @property
     def end(self) -> int:
-        """The queue offset behind the last message."""
+        """Return the queue offset after the last message."""
         entry = self.entry(self._end_number - 1) if self._end_number > self._first_number else None
         return 0 if entry is None else entry.base_offset + entry.message_count
 
     def entries_from(self, queue_offset: int, limit: int) -> list[BatchEntry]:
-        """At most `limit` entries, from the one that covers a queue offset on."""
+        """Return at most `limit` entries, starting with the one that covers `queue_offset`."""
         low, high = self._first_number, self._end_number
         while low < high:
             middle = (low + high) // 2

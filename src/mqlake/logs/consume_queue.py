@@ -1,13 +1,16 @@
-"""One queue of one topic: where each of its messages lies in the commit log.
+"""A consume queue: one queue of one topic, with the physical offset of each message.
 
 Invariant: entry i is the 20 bytes at i * ENTRY_SIZE, for every i in [first offset, end). An entry's queue offset is
 its position, so it is not stored here, and an entry never moves. Writing the same entries twice changes nothing.
 
-Derived data. All of it can be rebuilt from the commit log, so entries carry no checksum and may reach the disk late;
-opening drops those that point past the log's end, and dispatch writes them again.
+The entries are derived from the commit log, so they carry no checksum and may reach the disk late. Recovery drops those
+that point past the log's end, and dispatch rewrites them.
 
-One thread writes, the dispatcher, through the descriptor: queue files are sparse, and a full disk must be an error and
-not a bus error. Any thread reads: it takes `end` once and stays below it.
+Only the dispatcher writes, and through the descriptor: queue files are sparse, and a full disk must raise an error, not
+SIGBUS. Any thread reads: it takes `end` once and stays before it.
+
+This object serves a queue that is in use. The end of every queue, and what is not yet on disk, is kept in tables that
+the queues of a store share, so that the object can be dropped while other queues are used.
 """
 
 from __future__ import annotations
@@ -15,29 +18,62 @@ from __future__ import annotations
 from pathlib import Path
 
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER, FILLER_SIZE, QueueEntry
-from mqlake.files.mapped_file import MappedFile, sync_directory
+from mqlake.files.mapped_file import MappedFile
 from mqlake.files.mapped_file_queue import MappedFileQueue
+from mqlake.files.names import file_name
+from mqlake.files.unsynced import Unsynced
 from mqlake.kernel import count_valid_entries
+from mqlake.runtime.locks import make_global_lock
 
 MAX_GAP_BYTES = 64 << 20
-"""A queue offset that jumps by more is a damaged one."""
+"""A queue offset that jumps by more is damaged."""
+UNKNOWN = -1
+"""The end of a queue that was not searched for yet."""
 NO_MESSAGE = QueueEntry(*ENTRY.unpack(FILLER))
+_advancing = make_global_lock("queue")
 
 
 class ConsumeQueue:
     """The entries of one queue."""
 
-    def __init__(self, directory: Path, file_size: int, *, writable: bool, scratch: Path | None = None) -> None:
-        self.files = MappedFileQueue(directory, file_size, writable=writable, scratch=scratch, strict=False)
-        self.end = 0
-        """The number behind the last entry."""
-        self._dirty: set[int] = set()
-        self._new_names = False
+    __slots__ = ("__weakref__", "_ends", "_first", "_queue_id", "_unsynced", "files", "was_used")
+
+    def __init__(
+        self,
+        directory: Path,
+        file_size: int,
+        *,
+        writable: bool,
+        scratch: Path | None = None,
+        ends: dict[int, int] | None = None,
+        unsynced: Unsynced | None = None,
+    ) -> None:
+        """`ends` holds the ends of the topic's queues by queue id and is shared; the folder is named after the id.
+
+        `unsynced` collects the names of what `sync` must write to disk. Without these two, the queue has its own.
+        """
+        self.files = MappedFileQueue(
+            directory, file_size, writable=writable, scratch=scratch, strict=False, bounded=True
+        )
+        self._queue_id = int(directory.name) if ends is not None else 0
+        self._ends = ends if ends is not None else {0: 0}
+        self._unsynced = unsynced if unsynced is not None else Unsynced()
         self._first = (-1, 0)
-        """Where the log began when it was last asked, and the first entry then: one value, for readers race."""
+        """The log's first offset at the last search, and the first entry found. One tuple, because readers race."""
+        self.was_used = False
+        """Set on use: a queue that was not used since the last check may be closed."""
+
+    @property
+    def end(self) -> int:
+        """The queue offset after the last entry."""
+        return self._ends[self._queue_id]
+
+    @end.setter
+    def end(self, end: int) -> None:
+        self._ends[self._queue_id] = end
 
     def load(self, log_end: int, end: int | None = None) -> None:
-        """Take the queue up to `end` as it is; else find the last entry that is whole and points into the log."""
+        """Load the files. Without an `end` to trust, find the last whole entry that points into the log."""
         self.files.load()
         self.end = self._find_end(log_end) if end is None else max(end, self.files.first_offset // ENTRY_SIZE)
 
@@ -51,26 +87,28 @@ class ConsumeQueue:
         return self.files.first_offset // ENTRY_SIZE
 
     def follow(self, log_end: int) -> None:
-        """A reader's `load`, from where it was: another process writes the queue."""
+        """Advance to the entries that another process has written since. Any thread of a follower may call it."""
+        end = self.end
         while True:
-            file = self.files.file_at(self.end * ENTRY_SIZE)
+            file = self.files.file_at(end * ENTRY_SIZE)
             if file is None:
                 self.files.refresh()
-                file = self.files.file_at(self.end * ENTRY_SIZE)
+                file = self.files.file_at(end * ENTRY_SIZE)
                 if file is None:
-                    return
-            position = self.end * ENTRY_SIZE - file.start
-            self.end += count_valid_entries(file.view(position, file.size), log_end)
-            if self.end * ENTRY_SIZE < file.end:
-                return
+                    break
+            position = end * ENTRY_SIZE - file.start
+            end += count_valid_entries(file.view(position, file.size), log_end)
+            if end * ENTRY_SIZE < file.end:
+                break
+        with _advancing:  # a slow thread must not move the end back
+            self.end = max(self.end, end)
 
     def write(self, first: int, entries: bytes) -> bool:
-        """Put entries in their place; False where that lies before the queue or too far behind its end.
+        """Write entries at queue offset `first`. Return False if that is before the queue or too far after its end.
 
-        A queue that begins above 0, or whose messages before these were lost, is filled up with entries of no message.
-        Those in the middle carry the offset of the message behind them, so that offsets rise along the queue.
-        Where an entry names another record already, and in the order of the log, the number of the new one is damaged:
-        False.
+        A queue that begins above 0, or that lost messages before these, gets fillers. A filler in the middle carries
+        the physical offset of the next message, so that offsets rise along the queue. If an entry already names another
+        record, in the order of the log, then the new record's queue offset is damaged, and the result is False.
         """
         position = first * ENTRY_SIZE
         if first < self.end and not self._may_replace(first, entries):
@@ -86,7 +124,7 @@ class ConsumeQueue:
         return True
 
     def _may_replace(self, first: int, entries: bytes) -> bool:
-        """Entries that are there may be written again, and take the place of none, or of one that is out of order."""
+        """Return whether entries may be written here: over equal ones, fillers, zeros, or one that is out of order."""
         count = len(entries) // ENTRY_SIZE
         for number in range(first, min(first + count, self.end)):
             old = self.entry(number)
@@ -104,7 +142,7 @@ class ConsumeQueue:
         return True
 
     def fill_to(self, end: int) -> None:
-        """Number what comes next from `end` on: the messages before are no longer in the log."""
+        """Move the end to `end` with fillers: the messages before it are no longer in the log."""
         if end <= self.end:
             return
         if not self.files.starts:
@@ -121,8 +159,8 @@ class ConsumeQueue:
         self._fill(start, position, FILLER)
 
     def _create(self, start: int) -> None:
-        self.files.create(start, reserve=False)
-        self._new_names = True  # last: a checkpoint that comes before has no need of it, and might find no folder yet
+        self.files.create(start)
+        self._unsynced.add(str(self.files.directory))  # last: a sync before it would find no folder yet
 
     def _fill(self, position: int, stop: int, filler: bytes) -> None:
         while position < stop:
@@ -136,7 +174,7 @@ class ConsumeQueue:
             at = position - file.start
             part = data[: file.size - at]
             file.write_at(at, part)
-            self._dirty.add(file.start)
+            self._unsynced.add(f"{self.files.directory}/{file_name(file.start)}")
             data = data[len(part) :]
             position += len(part)
 
@@ -148,7 +186,7 @@ class ConsumeQueue:
         return file
 
     def first_offset(self, log_first: int) -> int:
-        """The first entry whose message is still in the log, which begins at `log_first`; `end` where none is."""
+        """Return the first entry whose message is still in a log that begins at `log_first`; `end` if there is none."""
         known_for, first = self._first
         if known_for != log_first or first > self.end:
             low, high = self.files.first_offset // ENTRY_SIZE, self.end
@@ -156,7 +194,7 @@ class ConsumeQueue:
                 middle = seen = (low + high) // 2
                 entry = self.entry(seen)
                 while entry is not None and entry != NO_MESSAGE and entry.size == FILLER_SIZE and seen < high:
-                    seen += 1  # one in the middle stands for a lost message: the message behind it decides
+                    seen += 1  # a filler in the middle stands for a lost message: the next message decides
                     entry = self.entry(seen)
                 if seen < high and (entry is None or entry == NO_MESSAGE or entry.physical_offset < log_first):
                     low = seen + 1
@@ -166,14 +204,14 @@ class ConsumeQueue:
         return first
 
     def entry(self, number: int) -> QueueEntry | None:
-        """Entry `number`; None where its file is gone."""
+        """Return the entry at queue offset `number`; None if its file was deleted."""
         file = self.files.file_at(number * ENTRY_SIZE)
         if file is None:
             return None
         return QueueEntry(*ENTRY.unpack_from(file.pages, number * ENTRY_SIZE - file.start))
 
     def entries(self, start: int, stop: int) -> memoryview:
-        """Entries [start, stop) as bytes, without a copy, as far as they lie in one file; empty where it is gone."""
+        """Return entries [start, stop) without a copy, up to the end of their file; empty if it was deleted."""
         file = self.files.file_at(start * ENTRY_SIZE)
         if file is None:
             return memoryview(b"")
@@ -181,9 +219,9 @@ class ConsumeQueue:
         return file.view(position, min(file.size, position + (stop - start) * ENTRY_SIZE))
 
     def delete_before(self, log_first: int) -> int:
-        """Delete files that name only messages before the log's first; how many went. The last stays: it has the end.
+        """Delete files that only name messages before the log. Return how many. The last file stays: it holds the end.
 
-        Who has `log_first` on the disk, and only then, may call this: a queue never begins behind its log.
+        Call this only after the log's new beginning is durable: a queue must never begin after its log.
         """
         try:
             return self.files.delete_before(self.first_offset(log_first) * ENTRY_SIZE)
@@ -193,31 +231,22 @@ class ConsumeQueue:
             raise
 
     def abandon(self) -> None:
-        """The queue was deleted: who reads it is at its end, and there is nothing to bring to the disk."""
+        """Detach the object from a deleted queue: readers see an empty queue, and nothing is left to sync."""
         self.files.forget_all()
-        self.end = 0
+        self._ends = {self._queue_id: 0}
         self._first = (-1, 0)
-        self._dirty.clear()
-        self._new_names = False
 
     def truncate_to(self, end: int) -> bool:
-        """Forget the entries from `end` on; whether there were any."""
+        """Remove the entries from `end` on. Return whether there were any."""
         self.end = min(self.end, end)
         return self.files.truncate_to(end * ENTRY_SIZE) > 0
 
     def sync(self) -> None:
-        """Bring what was written to the disk, and the names of new files with it."""
-        for start in list(self._dirty):
-            self._dirty.discard(start)  # first: what is written from here on marks the file again
-            file = self.files.file_at(start)
-            if file is not None:
-                file.sync()
-        if self._new_names:
-            self._new_names = False
-            sync_directory(self.files.directory)
+        """Make the written entries and the names of new files durable."""
+        self._unsynced.sync()
 
     @property
     def last_entry(self) -> QueueEntry | None:
-        """The last entry that names a message; None where the last one does not, or there is none."""
+        """The last entry; None if it is a filler or there is none."""
         entry = self.entry(self.end - 1) if self.end > self.files.first_offset // ENTRY_SIZE else None
         return None if entry is None or entry.size == FILLER_SIZE else entry

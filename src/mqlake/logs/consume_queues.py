@@ -1,17 +1,28 @@
-"""All consume queues of a store. A queue's files are opened when it is first asked for."""
+"""All consume queues of a store, of which there may be a hundred thousand and more.
+
+Only the end of every queue is kept in memory. A queue's files are opened when it is read, and a bounded number of
+queues stays open. To append to a closed queue, dispatch opens one descriptor for the duration of the write.
+
+The writer knows all queues. A follower finds new ones in the folders, when it is asked for them. The folder of a queue
+exists before the writer's `dispatched` end covers its first record, so a follower that reads that end first finds it.
+"""
 
 from __future__ import annotations
 
+import heapq
 import os
 import shutil
-import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mqlake.errors import UnknownTopic
-from mqlake.files.mapped_file import sync_directory, sync_file
+from mqlake.codec.queue_entry import ENTRY_SIZE
+from mqlake.errors import UnknownTopic, file_error
+from mqlake.files.mapped_file import open_regular, sync_directory
+from mqlake.files.names import file_name, folder_names
+from mqlake.files.unsynced import Unsynced
 from mqlake.logs.batch_queue import BatchQueue
-from mqlake.logs.consume_queue import ConsumeQueue
+from mqlake.logs.consume_queue import UNKNOWN, ConsumeQueue
 from mqlake.logs.queue_folder import (
     Folder,
     clear_folder,
@@ -22,9 +33,13 @@ from mqlake.logs.queue_folder import (
     is_whole_and_plausible,
     read_folder,
 )
+from mqlake.logs.topic_table import can_be_folder
+from mqlake.runtime.locks import make_lock
 
+MAX_OPEN = 256
+"""Queues that stay open in one store; `open_files` counts their files."""
 QueueEnds = dict[str, dict[int, int]]
-"""Topic -> queue id -> the number behind its last entry."""
+"""Topic -> queue id -> the queue offset after its last entry."""
 
 
 class ConsumeQueues:
@@ -35,24 +50,34 @@ class ConsumeQueues:
         self.file_size = file_size
         self._writable = writable
         self._scratch = scratch
-        self._lock = threading.Lock()
-        self._known: dict[str, set[int]] = {}
+        self._lock = make_lock("queues")
+        self._ends: QueueEnds = {}
+        """Every existing queue with its end; UNKNOWN if it was not searched for yet."""
         self._open: dict[tuple[str, int], ConsumeQueue] = {}
-        self._unsynced: set[Path] = set()
-        """Files and folders that recovery changed: they reach the disk with the next `sync`."""
+        self._in_use: weakref.WeakValueDictionary[tuple[str, int], ConsumeQueue] = weakref.WeakValueDictionary()
+        """Open queues, and closed ones that somebody still refers to. There must be one object per queue: two would
+        disagree about its files."""
+        self._unsynced = Unsynced(directory if writable else None)
         self.version = 0
-        """Rises when a queue comes into being or goes: the writer's only, a reader must look at the folders."""
+        """Incremented when a queue is created or deleted. Only in the writer; a follower must look at the folders."""
         self.log_end = 0
-        """What a queue that is opened later may point at: set once recovery knows it, raised by readers that follow."""
-        self.ends: QueueEnds = {}
-        """Where queues that are not open end, as far as that is known: those need not be searched."""
+        """Entries must end before this offset in a queue that is opened later. Set by recovery, raised by followers."""
 
     def load(self) -> None:
-        """Learn which queues there are; folders that are no queue's are passed over, as RocketMQ does."""
-        self._known = dict(_list_queues(self.directory))
+        """List the existing queues. Folders that are not a queue's are skipped, as in RocketMQ."""
+        self._ends = {topic: dict.fromkeys(ids, UNKNOWN) for topic, ids in _list_queues(self.directory)}
+
+    def know_ends(self, ends: QueueEnds) -> None:
+        """Take the ends of the existing queues from a table. The ends it does not have are searched for later."""
+        with self._lock:
+            self._open.clear()
+            for topic, known in self._ends.items():
+                of = ends.get(topic, {})
+                for queue_id in known:
+                    known[queue_id] = of.get(queue_id, UNKNOWN)
 
     def trust_up_to(self, log_end: int) -> None:
-        """The log ends here: queues that were opened before this was known are looked at again."""
+        """Set the end of the log. Queues that were opened before it was known are reopened on use."""
         self.log_end = log_end
         with self._lock:
             self._open.clear()
@@ -60,21 +85,21 @@ class ConsumeQueues:
     # ---- as a whole, when a store is opened
 
     def _folders(self) -> Iterator[tuple[str, int, Folder]]:
-        for topic, queue_ids in self._known.items():
-            for queue_id in queue_ids:
+        for topic, known in self._ends.items():
+            for queue_id in known:
                 yield topic, queue_id, read_folder(f"{self.directory}/{topic}/{queue_id}")
 
     def are_whole(self, ends: QueueEnds, log_end: int, *, from_zero: bool) -> bool:
-        """Every queue of a table has its files, up to its end there, and they could be a queue's of a log so long.
+        """Return whether every queue has its files up to its end in the table, with entries that fit a log this long.
 
-        `from_zero` where no log file was ever deleted.
+        `from_zero`: no log file was ever deleted.
         """
-        if any(end and i not in self._known.get(topic, ()) for topic, of in ends.items() for i, end in of.items()):
+        if any(end and i not in self._ends.get(topic, ()) for topic, of in ends.items() for i, end in of.items()):
             return False
         return all(
             self._is_whole(f"{self.directory}/{topic}/{i}", ends.get(topic, {}).get(i, 0), log_end, from_zero)
-            for topic, queue_ids in self._known.items()
-            for i in queue_ids
+            for topic, known in self._ends.items()
+            for i in known
         )
 
     def _is_whole(self, path: str, end: int, log_end: int, from_zero: bool) -> bool:
@@ -84,24 +109,23 @@ class ConsumeQueues:
         return is_whole(folder, self.file_size, end) and is_plausible(folder, self.file_size, end, log_end)
 
     def cut_to(self, ends: QueueEnds, set_aside: Path) -> int:
-        """Make every queue end where a table says, a queue it does not know at 0; how many were changed.
+        """Cut every queue to its end in the table, or to 0 if it is not there. Return how many changed.
 
-        The queues are whole up to there.
+        The queues must be whole up to there.
         """
         count = 0
-        self.ends = {topic: dict(of) for topic, of in ends.items()}
         for topic, queue_id, folder in self._folders():
-            end = self.ends.setdefault(topic, {}).setdefault(queue_id, 0)
+            end = self._ends[topic][queue_id] = ends.get(topic, {}).get(queue_id, 0)
             if end == 0:
                 clear_folder(folder, set_aside)
                 count += bool(folder.files)
             elif changed := cut_folder(folder, self.file_size, end):
-                self._unsynced.add(Path(changed))
+                self._unsynced.add(changed)
                 count += 1
         return count
 
     def clear_irregular(self, set_aside: Path, *, from_zero: bool) -> None:
-        """Empty the folders of queues whose files are short, missing or misnamed: they are to be written again."""
+        """Empty the folders of queues whose files are short, missing or misnamed: dispatch rewrites them."""
         for _, _, folder in self._folders():
             if folder.strangers or not is_regular(folder, self.file_size, from_zero=from_zero):
                 clear_folder(folder, set_aside)
@@ -110,95 +134,177 @@ class ConsumeQueues:
         return all(is_regular(folder, self.file_size, from_zero=from_zero) for _, _, folder in self._folders())
 
     def each(self) -> Iterator[tuple[str, int, ConsumeQueue]]:
-        """Every queue, one at a time: one that was not open is closed again, and its end noted."""
-        for topic, queue_ids in sorted(self._known.items()):
-            for queue_id in sorted(queue_ids):
-                queue = self._open.get((topic, queue_id))
-                if queue is not None:
-                    yield topic, queue_id, queue
-                    continue
-                queue = self._load(topic, queue_id)
-                yield topic, queue_id, queue
-                queue.sync()
-                if queue_id in self._known.get(topic, ()):  # not deleted meanwhile
-                    self.ends.setdefault(topic, {})[queue_id] = queue.end
+        """Yield every queue, one at a time, without keeping it open."""
+        for topic, known in sorted(self._ends.items()):
+            for queue_id in sorted(known):
+                if queue_id in self._ends.get(topic, ()):  # not deleted meanwhile
+                    yield topic, queue_id, self.peek(topic, queue_id)
 
     def peek(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """A queue that exists, for one look: it is not kept open."""
-        return self._open.get((topic, queue_id)) or self._load(topic, queue_id)
+        """Return an existing queue without keeping it open."""
+        with self._lock:
+            return self._in_use.get((topic, queue_id)) or self._load(topic, queue_id)
 
     def snapshot(self) -> QueueEnds:
-        """Where every queue ends now. The dispatcher must not be at work meanwhile."""
-        ends = {topic: dict(of) for topic, of in self.ends.items()}
+        """Return where every queue ends now. The dispatcher must not run meanwhile."""
         with self._lock:
-            for (topic, queue_id), queue in self._open.items():
-                ends.setdefault(topic, {})[queue_id] = queue.end
-        return ends
+            return {
+                topic: {queue_id: end for queue_id, end in known.items() if end != UNKNOWN}
+                for topic, known in self._ends.items()
+            }
+
+    # ---- one queue
 
     def topics(self) -> list[str]:
         if not self._writable:
-            self.load()
-        return sorted(self._known)
+            self._look_for_topics()
+        return sorted(self._ends)
 
     def queue_ids(self, topic: str) -> list[int]:
         if not self._writable:
-            self.load()
-        return sorted(self._known.get(topic, ()))
+            self._look_for_queues(topic)
+        return sorted(self._ends.get(topic, ()))
+
+    def _look_for_topics(self) -> None:
+        """Find the topics, for a follower: list one folder, and the folders of new topics."""
+        names = set(folder_names(str(self.directory)))
+        self.forget([topic for topic in list(self._ends) if topic not in names])
+        for topic in names:
+            if topic not in self._ends:
+                self._look_for_queues(topic)
+
+    def _look_for_queues(self, topic: str) -> None:
+        """Find the queues of a topic, for a follower."""
+        if not can_be_folder(topic):
+            return
+        found = [int(name) for name in folder_names(f"{self.directory}/{topic}") if name.isdigit()]
+        with self._lock:
+            if found:
+                known = self._ends.setdefault(topic, {})
+                for queue_id in found:
+                    known.setdefault(queue_id, UNKNOWN)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """A queue that exists; UnknownTopic where it does not."""
+        """Return an existing queue. Raises UnknownTopic if there is none."""
         queue = self._open.get((topic, queue_id))
         if queue is None:
-            if not self._writable and queue_id not in self._known.get(topic, ()):
-                self.load()  # another process may have made it since
-            if queue_id not in self._known.get(topic, ()):
-                self._refuse(topic, queue_id)
+            if not self._writable and queue_id not in self._ends.get(topic, ()):
+                self._look_for_queues(topic)  # the writer may have created it since
             queue = self._add(topic, queue_id, create=False)
+        queue.was_used = True
         if not self._writable:
             queue.follow(self.log_end)
         return queue
 
     def _refuse(self, topic: str, queue_id: int) -> None:
-        if topic in self._known:
-            raise UnknownTopic(topic, queue_id, f"queues {', '.join(map(str, self.queue_ids(topic)))} of this topic")
-        names = self.topics()
-        raise UnknownTopic(topic, None, f"{len(names)} topics: {', '.join(names[:8])}" if names else "no topics yet")
+        if topic in self._ends:
+            ids = ", ".join(map(str, sorted(self._ends[topic])))
+            raise UnknownTopic(topic, queue_id, f"queues {ids} of this topic")
+        names = heapq.nsmallest(8, list(self._ends))
+        raise UnknownTopic(topic, None, f"{len(self._ends)} topics: {', '.join(names)}" if names else "no topics yet")
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        return self._open.get((topic, queue_id)) or self._add(topic, queue_id, create=True)
-
-    def _add(self, topic: str, queue_id: int, *, create: bool) -> ConsumeQueue:
-        with self._lock:
-            queue = self._open.get((topic, queue_id))
-            if queue is None:
-                if queue_id not in self._known.get(topic, ()):
-                    if not create:  # deleted meanwhile: who reads it must not bring it back
-                        self._refuse(topic, queue_id)
-                    self._unsynced |= {self.directory, self.directory / topic}
-                queue = self._load(topic, queue_id)
-                self._open[topic, queue_id] = queue
-                self._known.setdefault(topic, set()).add(queue_id)
-                self.version += 1
-            return queue
-
-    def _load(self, topic: str, queue_id: int) -> ConsumeQueue:
-        path = self.directory / topic / str(queue_id)
-        queue = ConsumeQueue(path, self.file_size, writable=self._writable, scratch=self._scratch)
-        queue.load(self.log_end, self.ends.get(topic, {}).get(queue_id))
+        queue = self._open.get((topic, queue_id))
+        if queue is None:
+            queue = self._add(topic, queue_id, create=True)
+        queue.was_used = True
         return queue
 
-    def remove(self, topic: str, trash: Path) -> None:
-        """Delete all queues of a topic, at once. Neither dispatch nor a checkpoint may be at work meanwhile.
+    def _add(self, topic: str, queue_id: int, *, create: bool) -> ConsumeQueue:
+        """Open a queue and keep it open."""
+        with self._lock:
+            queue = self._in_use.get((topic, queue_id))
+            if queue is None:
+                if queue_id not in self._ends.get(topic, ()):
+                    if not create:  # deleted meanwhile: a reader must not bring it back
+                        self._refuse(topic, queue_id)
+                    self._ends.setdefault(topic, {})[queue_id] = UNKNOWN
+                    self.version += 1
+                queue = self._load(topic, queue_id)
+            self._keep_open((topic, queue_id), queue)
+            return queue
 
-        `trash`: a place on the same file system that is emptied when the store is next opened.
+    def _keep_open(self, key: tuple[str, int], queue: ConsumeQueue) -> None:
+        """Keep a queue open, and close queues that were not used since they were last checked."""
+        self._open[key] = queue
+        while len(self._open) > MAX_OPEN:
+            oldest = next(iter(self._open))
+            queue = self._open.pop(oldest)
+            if queue.was_used:
+                queue.was_used = False
+                self._open[oldest] = queue
+            else:
+                queue.files.close()
+
+    def _load(self, topic: str, queue_id: int) -> ConsumeQueue:
+        known = self._ends[topic]
+        queue = ConsumeQueue(
+            Path(f"{self.directory}/{topic}/{queue_id}"),
+            self.file_size,
+            writable=self._writable,
+            scratch=self._scratch,
+            ends=known,
+            unsynced=self._unsynced,
+        )
+        queue.load(self.log_end, known[queue_id] if known[queue_id] != UNKNOWN else None)
+        self._in_use[topic, queue_id] = queue
+        return queue
+
+    def write(self, topic: str, queue_id: int, first: int, entries: bytes) -> bool:
+        """Write entries to a queue, which is created if it is new. Return False if it cannot take them.
+
+        Only the dispatcher may call it. See `ConsumeQueue.write`.
+        """
+        known = self._ends.get(topic, {})
+        continues = known.get(queue_id) == first and (topic, queue_id) not in self._open
+        if continues and self._append_to_closed(f"{self.directory}/{topic}/{queue_id}", first, entries):
+            known[queue_id] = first + len(entries) // ENTRY_SIZE
+            return True
+        is_new = queue_id not in known
+        written = self.get_or_create(topic, queue_id).write(first, entries)
+        if is_new and written:
+            self._unsynced.add(f"{self.directory}/{topic}")
+            self._unsynced.add(str(self.directory))
+        return written
+
+    def _append_to_closed(self, folder: str, first: int, entries: bytes) -> bool:
+        """Append to a queue's last file. Return False if the entries do not fit into it or it does not exist yet."""
+        position = first * ENTRY_SIZE
+        at = position % self.file_size
+        if at == 0 or at + len(entries) > self.file_size:
+            return False
+        path = f"{folder}/{file_name(position - at)}"
+        try:
+            descriptor = open_regular(path, os.O_WRONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            left = memoryview(entries)
+            while left:
+                written = os.pwrite(descriptor, left, at)
+                left, at = left[written:], at + written
+        except OSError as error:
+            raise file_error(Path(path), "written", len(entries), error) from error
+        finally:
+            os.close(descriptor)
+        self._unsynced.add(path)
+        return True
+
+    def remove(self, topic: str, trash: Path) -> None:
+        """Delete all queues of a topic atomically. Neither dispatch nor a checkpoint may run meanwhile.
+
+        `trash` is on the same file system and is emptied when the store is next opened. So a crash after the rename
+        leaves the topic deleted.
         """
         folder = self.directory / topic
         with self._lock:
-            for key in [key for key in self._open if key[0] == topic]:
-                self._open.pop(key).abandon()
-            self._known.pop(topic, None)
-            self.ends.pop(topic, None)
-            self._unsynced = {path for path in self._unsynced if folder not in (path, *path.parents)}
+            for key in [key for key in self._in_use if key[0] == topic]:
+                self._open.pop(key, None)
+                queue = self._in_use.pop(key, None)
+                if queue is not None:
+                    queue.abandon()
+            self._ends.pop(topic, None)
+            self._unsynced.forget_under(str(folder))
             self.version += 1
             if folder.is_dir():
                 trash.parent.mkdir(parents=True, exist_ok=True)
@@ -208,30 +314,28 @@ class ConsumeQueues:
         shutil.rmtree(trash, ignore_errors=True)
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Another process deleted these: open them again, if they are there again."""
+        """Drop topics that another process deleted. If they exist again, they are reopened on use."""
         gone = set(topics)
         with self._lock:
-            self._open = {key: queue for key, queue in self._open.items() if key[0] not in gone}
-            self._known = {topic: ids for topic, ids in self._known.items() if topic not in gone}
-            self.ends = {topic: of for topic, of in self.ends.items() if topic not in gone}
+            for key in [key for key in self._in_use if key[0] in gone]:
+                self._open.pop(key, None)
+                self._in_use.pop(key, None)
+            for topic in gone:
+                self._ends.pop(topic, None)
 
     def end_of(self, topic: str, queue_id: int) -> int:
-        """Where a queue ends; 0 for one that does not exist yet."""
-        if queue_id not in self._known.get(topic, ()) and (self._writable or queue_id not in self.queue_ids(topic)):
+        """Return where a queue ends; 0 for one that does not exist yet."""
+        end = self._ends.get(topic, {}).get(queue_id)
+        if self._writable and end != UNKNOWN:
+            return end or 0
+        try:
+            return self.get(topic, queue_id).end
+        except UnknownTopic:
             return 0
-        return self.get(topic, queue_id).end
 
     def sync(self) -> None:
-        """Bring what was written to the disk, and the names of new files and folders with it."""
-        for queue in self.open_queues():
-            queue.sync()
-        with self._lock:
-            unsynced, self._unsynced = self._unsynced, set()
-        for path in unsynced:
-            if path.is_dir():
-                sync_directory(path)
-            elif path.exists():
-                sync_file(path)
+        """Make the written entries and the names of new files and folders durable."""
+        self._unsynced.sync()
 
     def open_queues(self) -> list[ConsumeQueue]:
         with self._lock:
@@ -240,16 +344,17 @@ class ConsumeQueues:
     def close(self) -> None:
         for queue in self.open_queues():
             queue.files.close()
+        self._unsynced.close()
 
 
 class BatchQueues:
-    """The batch queues that RocketMQ 5 made; empty for most stores."""
+    """The batch queues that RocketMQ 5 wrote; most stores have none."""
 
     def __init__(self, directory: Path, file_size: int, log_end: int) -> None:
         self._directory = directory
         self._file_size = file_size
         self._log_end = log_end
-        self._known = dict(_list_queues(directory))
+        self._known = {topic: set(ids) for topic, ids in _list_queues(directory)}
         self._open: dict[tuple[str, int], BatchQueue] = {}
 
     def topics(self) -> list[str]:
@@ -269,12 +374,8 @@ class BatchQueues:
         return queue
 
 
-def _list_queues(directory: Path) -> Iterator[tuple[str, set[int]]]:
-    try:
-        topics = [entry for entry in os.scandir(directory) if entry.is_dir()]
-    except FileNotFoundError:
-        return
-    for topic in topics:
-        queue_ids = {int(entry.name) for entry in os.scandir(topic.path) if entry.name.isdigit() and entry.is_dir()}
+def _list_queues(directory: Path) -> Iterator[tuple[str, list[int]]]:
+    for topic in folder_names(str(directory)):
+        queue_ids = [int(name) for name in folder_names(f"{directory}/{topic}") if name.isdigit()]
         if queue_ids:
-            yield topic.name, queue_ids
+            yield topic, queue_ids

@@ -1,7 +1,7 @@
-"""Finding one's feet again behind damage.
+"""Find the next record after damage.
 
-A candidate is a record only if magic, lengths, its own physical offset and its CRC agree. Remains of an earlier life of
-the file may agree on all of that; their store time gives them away, for it is older than that of the records before.
+A candidate is a record only if magic, lengths, its own physical offset and its CRC agree. Leftovers from an earlier
+use of the file can pass all of these. Their store time gives them away: it is older than that of the records before.
 """
 
 from __future__ import annotations
@@ -12,32 +12,33 @@ from mqlake.kernel import check_record, find_record, walk_records
 from mqlake.kernel.types import BLANK
 
 APPROACH = 1 << 20
-"""How far ahead of a wanted boundary the walk to it begins: a record that a body quotes is stepped over so."""
+"""Bytes before a wanted boundary at which the walk to it starts, so that it steps over a record quoted in a body."""
 
 
 def next_record(log: MappedFileQueue, position: int, stop: int, timestamp: int) -> int | None:
-    """The offset of the first whole record in [position, stop) that is not older than `timestamp`."""
+    """Return the offset of the first whole record in [position, stop) that is not older than `timestamp`."""
     while position < stop and (file := log.file_at(position)) is not None:
         end = min(stop, file.end) - file.start
         for start, data_end in file.data_ranges(position - file.start):
             at = find_record(file.pages, start, max(start, min(data_end, end)), file.start, True)
             if at < min(data_end, end):
-                # The newest record of the run decides: one that the clock set back by a little is no remains.
-                _, _, _, _, newest = walk_records(file.pages, at, end, file.start, False)
+                # The newest record of the run decides: a clock set back a little must not turn records into leftovers.
+                newest = walk_records(file.pages, at, end, file.start, False).last_timestamp
                 return file.start + at if newest >= timestamp else None
         position = file.end
     return None
 
 
 def boundary_behind(file: MappedFile, target: int, limit: int) -> int:
-    """The first record boundary at or behind position `target` of a file; `limit` where there is none.
+    """Return the first record boundary at or after position `target` of a file, or `limit` if there is none.
 
-    Good enough to begin at, no proof: who goes on from it must be met there by who comes from before.
+    The boundary is a good place to start, not a proof: a body may quote a record. The caller must see that the walk
+    from before `target` arrives at the same boundary.
     """
     at = target - APPROACH
     at = 0 if at <= 0 else find_record(file.pages, at, limit, file.start)
     while at < limit:
-        at = walk_records(file.pages, at, max(at, target), file.start, False)[0]
+        at = walk_records(file.pages, at, max(at, target), file.start, False).position
         size = check_record(file.pages, at, limit, file.start + at, False)
         if size == BLANK:
             break

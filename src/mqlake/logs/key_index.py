@@ -1,8 +1,11 @@
-"""The key index: physical offsets by the hash of a key, in files that follow one another in time.
+"""The key index: physical offsets by the hash of a key, in files ordered by time.
 
-Derived data, rebuildable from the commit log. A look-up by hash finds candidates; who asks compares the keys.
+It is derived from the commit log. A look-up by hash finds candidates; the caller compares the keys.
 
-One thread enters keys, the dispatcher. Any thread looks up: an entry is written before the slot that names it.
+Only the dispatcher adds keys. Any thread looks up: an entry is written before the slot that names it.
+
+Keys are written through the mapping, so their blocks must be reserved first: header and slots when a file is created,
+entries in chunks ahead of their use.
 """
 
 from __future__ import annotations
@@ -11,47 +14,49 @@ import datetime
 import itertools
 import mmap
 import struct
-import threading
 from pathlib import Path
 
-from mqlake.codec.index_entry import HEADER, IndexHeader, index_file_size
+from mqlake.codec.index_entry import ENTRY_SIZE, HEADER, IndexHeader, index_file_size
 from mqlake.errors import BadFile
 from mqlake.files.mapped_file import MappedFile, sync_directory
 from mqlake.kernel import find_index_key, index_entries_hold, link_index_entries, put_index_keys
+from mqlake.runtime.locks import make_lock
 
 KEY = struct.Struct("<iqq")
 """A key as dispatch packs it: hash, physical offset, store time."""
+CHUNK_BYTES = 4 << 20
+"""Blocks for entries are reserved this many bytes at a time."""
 
 
 class KeyIndex:
-    """The index files of a store, oldest first. Names are the time of making, 17 digits, in the local time zone."""
+    """The index files of a store, oldest first. A file's name is its creation time: 17 digits, local time zone."""
 
     def __init__(
         self, directory: Path, slot_count: int, entry_count: int, *, writable: bool, scratch: Path | None = None
     ) -> None:
-        """`scratch`: where a new file is made, with real blocks; without it files are for a while only, and sparse."""
+        """`scratch` is where a new file is created before it gets its name."""
         self._directory = directory
         self._scratch = scratch
         self.slot_count = slot_count
         self.entry_count = entry_count
         self._file_size = index_file_size(slot_count, entry_count)
         self._writable = writable
-        self._lock = threading.Lock()  # of the tuple of files: the dispatcher adds to it, the cleaner takes away
+        self._lock = make_lock("index")  # guards the tuple of files: the dispatcher adds, retention removes
         self._files: tuple[MappedFile, ...] = ()
         self._pages: tuple[tuple[MappedFile, ...], tuple[mmap.mmap, ...]] = ((), ())
         self._dirty: set[MappedFile] = set()
         self._new_names = False
         self._entered_through = -1
         self._entered = b""
-        """The keys that a `put` had entered when it found no room for the next file."""
+        """The keys that a `put` had written when the disk had no room for the next file."""
         self.misfits: tuple[str, ...] = ()
-        """Names of files that have not the size of an index file."""
+        """Names of files that do not have the size of an index file."""
 
     def load(self, *, strict: bool = True) -> None:
-        """Take the folder as it is; names that are no time are passed over, as RocketMQ does.
+        """Load the files of the folder. Names that are not a time are skipped, as in RocketMQ.
 
-        A file of the wrong size is an error, for the numbers that were configured may be wrong; where it is known that
-        they are not (`strict` is False) the file is damaged and passed over.
+        A file of the wrong size is an error, because the configured slot and entry counts may be wrong. If they are
+        known to be right (`strict` is False), the file is damaged and skipped.
         """
         names = sorted(path.name for path in self._directory.glob("*") if path.name.isdigit() and path.is_file())
         known = {file.path.name: file for file in self._files}
@@ -72,12 +77,12 @@ class KeyIndex:
                 path,
                 error.found,
                 f"{self._file_size} bytes, for {self.slot_count} slots and {self.entry_count} entries "
-                "(maxHashSlotNum, maxIndexNum); configure the numbers it was made with",
+                "(maxHashSlotNum, maxIndexNum); configure the numbers it was made with: --config broker.conf",
             ) from None
 
     @property
     def pages(self) -> tuple[mmap.mmap, ...]:
-        """The files as they are in memory, oldest first."""
+        """The mappings of the files, oldest first."""
         files, pages = self._pages
         if files is not self._files:
             files = self._files
@@ -96,12 +101,12 @@ class KeyIndex:
 
     @property
     def covered(self) -> tuple[int, int] | None:
-        """The physical offsets of the oldest and the newest message that is indexed; None where none is."""
+        """The physical offsets of the oldest and the newest indexed message; None if there is none."""
         headers = [header for file in self._files if (header := self._header(file)).next_entry > 1]
         return (headers[0].begin_offset, headers[-1].end_offset) if headers else None
 
     def resume(self) -> None:
-        """The index is whole up to its end: of what `put` brings next, only what lies behind it is new."""
+        """Trust the index up to its end: the next `put` skips keys up to there."""
         self._entered_through = self.end_offset
 
     # ---- at a checkpoint, and back to it
@@ -113,26 +118,26 @@ class KeyIndex:
 
     @property
     def header(self) -> bytes:
-        """The newest file's; empty without a file. The dispatcher must not be at work meanwhile."""
+        """The header of the newest file; empty if there is no file. The dispatcher must not run meanwhile."""
         return self._files[-1].pages[: HEADER.size] if self._files else b""
 
     def has(self, names: tuple[str, ...], *, or_later: bool) -> bool:
-        """The files that were there once are, each of the right size; `or_later`: the oldest may have been deleted."""
+        """Return whether all of these files exist with the right size. With `or_later` the oldest may be deleted."""
         here = set(self.names)
         first = next((number for number, name in enumerate(names) if name in here), 0) if or_later else 0
         return all(name in here for name in names[first:])
 
     def holds(self, names: tuple[str, ...], header: bytes) -> bool:
-        """The newest of these files has the entries that this header counts."""
+        """Return whether the newest of these files has the entries that this header counts."""
         if not names:
             return True
         newest = next(file for file in self._files if file.path.name == names[-1])
         return index_entries_hold(newest.pages, self.slot_count, self.entry_count, header)
 
     def go_back_to(self, names: tuple[str, ...], header: bytes) -> None:
-        """Make the index what it was when these were its files, the newest with this header. Chains are linked again.
+        """Restore the index to the time when these were its files and this was the header of the newest.
 
-        Slots may name entries that came later, which a power cut may have lost.
+        Chains are relinked, because slots may name later entries, which a power cut may have lost.
         """
         name = names[-1] if names else ""
         for later in (*(file.path.name for file in self._files), *self.misfits):
@@ -141,38 +146,57 @@ class KeyIndex:
         self._files = tuple(file for file in self._files if file.path.name <= name)
         self.misfits = ()
         if self._files:
+            self._files[-1].reserve(self._place_of(IndexHeader.decode(header).next_entry))
             pages = self._files[-1].pages
             pages[: HEADER.size] = header
             link_index_entries(pages, self.slot_count, self.entry_count)
+            self._zero_after(self._files[-1])
             self._dirty.add(self._files[-1])
 
+    def _zero_after(self, file: MappedFile) -> None:
+        """Zero what follows a file's last entry: entries of records that the log no longer has."""
+        next_entry = max(1, self._header(file).next_entry)
+        file.zero_from(index_file_size(self.slot_count, min(next_entry, self.entry_count)))
+
     def put(self, keys: bytes) -> None:
-        """Enter keys as dispatch packs them. After an error the same keys, and more behind them, may come again."""
+        """Add keys as dispatch packs them. After an error, the same keys, and more after them, may be put again."""
         count = len(keys) // KEY.size
         first = 0
         if self._entered and keys.startswith(self._entered):
             first = len(self._entered) // KEY.size
         self._entered = b""
+        is_full = False
         while first < count and KEY.unpack_from(keys, first * KEY.size)[1] <= self._entered_through:
             first += 1
         while first < count:
-            if not self._files:
+            self._entered = keys[: first * KEY.size]  # for a retry, if there is no room for the next ones
+            if not self._files or is_full:
                 self._roll()
             file = self._files[-1]
-            first = put_index_keys(file.pages, self.slot_count, self.entry_count, keys, first)
+            limit = self._reserve_ahead(file)
+            self._entered = b""
+            first = put_index_keys(file.pages, self.slot_count, limit, keys, first)
             self._dirty.add(file)
-            if first < count:
-                self._entered = keys[: first * KEY.size]
-                self._roll()
-                self._entered = b""
+            is_full = limit == self.entry_count
+
+    def _reserve_ahead(self, file: MappedFile) -> int:
+        """Reserve blocks for the next entries if they have none. Return the entry up to which all have blocks."""
+        first = self._place_of(0)
+        next_entry = max(self._header(file).next_entry, 1)
+        if self._place_of(next_entry + 1) > file.reserved:
+            file.reserve(self._place_of(next_entry) + CHUNK_BYTES)
+        return min((file.reserved - first) // ENTRY_SIZE, self.entry_count)
+
+    def _place_of(self, entry: int) -> int:
+        return index_file_size(self.slot_count, entry)
 
     def _roll(self) -> None:
-        """Begin a new file. It starts out with the ends of the one before, as RocketMQ's do."""
+        """Begin a new file. Its header starts with the ends of the file before, as in RocketMQ."""
         self._new_names = True
         name = datetime.datetime.now().strftime("%Y%m%d%H%M%S%f")[:17]
         if self._files and name <= self._files[-1].path.name:
             name = f"{int(self._files[-1].path.name) + 1:017d}"  # two files within a millisecond
-        reserve = self._scratch is not None
+        reserve = self._place_of(0) + CHUNK_BYTES
         file = MappedFile.create(self._directory / name, 0, self._file_size, reserve=reserve, scratch=self._scratch)
         if self._files:
             header = self._header(self._files[-1])
@@ -185,7 +209,7 @@ class KeyIndex:
         self._new_names = True
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
-        """Offsets entered under a hash, newest first, at most `limit`; candidates, to be compared by the caller."""
+        """Return at most `limit` physical offsets for a hash, newest first. The caller must compare the keys."""
         found: list[int] = []
         for file in reversed(self._files):
             begin, end, _, _, _, next_entry = HEADER.unpack_from(file.pages)
@@ -200,7 +224,7 @@ class KeyIndex:
         return IndexHeader.decode(file.pages[: HEADER.size])
 
     def delete_before(self, log_first: int) -> int:
-        """Delete files that name only messages before the log's first, oldest first, never the newest; how many."""
+        """Delete files that only name messages before the log, oldest first, never the newest. Return how many."""
         gone = list(itertools.takewhile(lambda file: self._header(file).end_offset < log_first, self._files[:-1]))
         with self._lock:
             self._files = self._files[len(gone) :]
@@ -210,7 +234,7 @@ class KeyIndex:
         return len(gone)
 
     def destroy(self) -> None:
-        """Delete all files: the index is to be built again."""
+        """Delete all files, before a rebuild."""
         for file in self._files:
             file.delete()
         for name in self.misfits:
@@ -221,9 +245,9 @@ class KeyIndex:
         self._dirty.clear()
 
     def sync(self) -> None:
-        """Bring what was entered to the disk, and the names of new files with it."""
+        """Make the added keys and the names of new files durable."""
         for file in list(self._dirty):
-            self._dirty.discard(file)  # first: what is entered from here on marks the file again
+            self._dirty.discard(file)  # first: a key that is added from here on marks the file again
             file.sync()
         if self._new_names:
             self._new_names = False

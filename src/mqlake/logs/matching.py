@@ -1,4 +1,4 @@
-"""How many of some packed records the log has already, behind a given place."""
+"""Count how many packed records the log already holds from a given physical offset on."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from mqlake.message import StoredMessage
 
 
 def match_packed(log: CommitLog, start: int, end: int, timestamp: int, packed: Readable) -> tuple[int, int]:
-    """The bytes of `packed` that [start, end) of the log begins with, stored at `timestamp`, and where they end there.
+    """Return how many bytes of `packed` are already at the start of log range [start, end), and where they end there.
 
-    CorruptRecord where that cannot be told: damage, or a record of the same time that is none of them.
+    Only records with the store time `timestamp` count. Raises CorruptRecord if the answer is unclear: on damage, or on
+    a record of the same time that is not one of the packed ones.
     """
     at = 0
     while at < len(packed) and start < end:
         stretch = log.stretch(start, end)
         if stretch is None:
-            raise CorruptRecord(log.files.directory, start, "its file is gone")
+            raise CorruptRecord(log.files.directory, start, "its file is missing")
         position, at, why = match_in_file(
             stretch.data, stretch.position, stretch.end, stretch.log_start, timestamp, packed, at
         )

@@ -1,7 +1,7 @@
-"""The folder of one consume queue, looked at from outside: is it whole up to an entry, and cut behind it.
+"""Check and cut the folder of one consume queue, without opening the queue.
 
-Opening does this for every queue of a store, of which there may be many thousands: a few system calls each, nothing is
-mapped and nothing stays open.
+Recovery does this for every queue of a store, of which there may be many thousands. It costs a few system calls each;
+nothing is mapped and nothing stays open.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE
+from mqlake.errors import BadFile
+from mqlake.files.mapped_file import open_regular
 from mqlake.files.names import file_name
 
 
 class Folder(NamedTuple):
-    """What a queue's folder holds: its files by start, with their sizes, and names that are none of its own."""
+    """What a queue's folder holds: its files as (start, size), and `strangers`, names that are not a queue file's."""
 
     path: str
     files: tuple[tuple[int, int], ...] = ()
@@ -24,7 +26,7 @@ class Folder(NamedTuple):
 
 
 def read_folder(path: str) -> Folder:
-    """A folder as it is; one that is missing is an empty one."""
+    """List a folder. A missing one counts as empty."""
     files, strangers = [], []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
         for entry in entries:
@@ -41,11 +43,11 @@ def _is_offset(name: str) -> bool:
 
 
 def is_whole(folder: Folder, file_size: int, end: int, *, from_zero: bool = False) -> bool:
-    """The files that hold the entries before `end` follow one another, each of the right size.
+    """Return whether the files of the entries before `end` are contiguous and each has the right size.
 
-    `from_zero`: from the first on. Else older ones may have been deleted.
+    With `from_zero` they must begin at entry 0; else older files may have been deleted.
     """
-    if any(map(_is_offset, folder.strangers)):  # a folder in the place of a file
+    if any(map(_is_offset, folder.strangers)):  # a folder instead of a file
         return False
     stop = end * ENTRY_SIZE
     expected = folder.files[0][0] if folder.files and not from_zero else 0
@@ -59,32 +61,33 @@ def is_whole(folder: Folder, file_size: int, end: int, *, from_zero: bool = Fals
 
 
 def is_regular(folder: Folder, file_size: int, *, from_zero: bool = False) -> bool:
-    """All files follow one another, each of the right size; a last one without a byte is no file."""
+    """Return whether all files are contiguous and each has the right size. An empty last file is ignored."""
     files = folder.files[:-1] if folder.files and folder.files[-1][1] == 0 else folder.files
     end = (files[-1][0] + file_size) // ENTRY_SIZE if files else 0
     return is_whole(folder._replace(files=files), file_size, end, from_zero=from_zero)
 
 
 def is_plausible(folder: Folder, file_size: int, end: int, log_end: int) -> bool:
-    """The first and the last entry of each file before entry `end` could be entries: zeroes and noise could not."""
+    """Return whether the first and the last entry of each file before entry `end` are plausible, not zeros or noise."""
     starts = [start for start, _ in folder.files if start < end * ENTRY_SIZE]
     return all(_is_plausible(folder.path, start, file_size, end, log_end) for start in starts)
 
 
 def is_whole_and_plausible(path: str, file_size: int, end: int, log_end: int) -> bool:
-    """Both of a queue that begins with its first entry: its files are known by name, and the folder is not listed."""
+    """Check both for a queue that begins at entry 0. Its file names are known, so the folder is not listed."""
     stop = -(-end * ENTRY_SIZE // file_size) * file_size
-    if os.path.isdir(f"{path}/{file_name(stop)}"):  # noqa: PTH112  # a folder where the next file will be; a Path costs more
+    # A folder with the name of the next file. A Path would cost more.
+    if os.path.isdir(f"{path}/{file_name(stop)}"):  # noqa: PTH112
         return False
     return all(_is_plausible(path, start, file_size, end, log_end) for start in range(0, stop, file_size))
 
 
 def _is_plausible(path: str, start: int, file_size: int, end: int, log_end: int) -> bool:
-    """Of one file; False too where it is missing, or of another size."""
+    """Check one file. Return False also if it is missing or has another size."""
     last = min(start + file_size, end * ENTRY_SIZE) - start - ENTRY_SIZE
     try:
-        descriptor = os.open(f"{path}/{file_name(start)}", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+        descriptor = open_regular(f"{path}/{file_name(start)}", os.O_RDONLY)
+    except (FileNotFoundError, BadFile):
         return False
     try:
         if os.fstat(descriptor).st_size != file_size:
@@ -99,9 +102,9 @@ def _is_plausible(path: str, start: int, file_size: int, end: int, log_end: int)
 
 
 def cut_folder(folder: Folder, file_size: int, end: int) -> str | None:
-    """Remove files behind entry `end`, zero what follows it in its own; the file that was changed, to be synced.
+    """Delete the files after entry `end` and zero the rest of its own. Return the changed file, which must be synced.
 
-    The folder is whole up to `end`.
+    The folder must be whole up to `end`.
     """
     stop = end * ENTRY_SIZE
     changed = None
@@ -109,13 +112,13 @@ def cut_folder(folder: Folder, file_size: int, end: int) -> str | None:
         path = f"{folder.path}/{file_name(start)}"
         if start >= stop:
             Path(path).unlink()
-        elif start + file_size > stop and _zero_behind(path, stop - start, size):
+        elif start + file_size > stop and _zero_from(path, stop - start, size):
             changed = path
     return changed
 
 
-def _zero_behind(path: str, position: int, size: int) -> bool:
-    """Make a file zero from `position` on, writing only where it is not; holes cost one system call."""
+def _zero_from(path: str, position: int, size: int) -> bool:
+    """Zero a file from `position` on, and return whether anything was written. Holes are skipped."""
     changed = False
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -123,7 +126,7 @@ def _zero_behind(path: str, position: int, size: int) -> bool:
             try:
                 position = os.lseek(descriptor, position, os.SEEK_DATA)
                 stop = min(os.lseek(descriptor, position, os.SEEK_HOLE), size, position + (1 << 20))
-            except OSError:  # nothing but a hole is left
+            except OSError:  # only a hole is left
                 break
             if os.pread(descriptor, stop - position, position).strip(b"\0"):
                 os.pwrite(descriptor, bytes(stop - position), position)
@@ -135,7 +138,7 @@ def _zero_behind(path: str, position: int, size: int) -> bool:
 
 
 def clear_folder(folder: Folder, set_aside: Path) -> None:
-    """Remove a queue's files, which the log gives again; what is not of a queue is moved away and kept."""
+    """Delete a queue's files, which dispatch rewrites. Anything else in the folder is moved to `set_aside`."""
     for start, _ in folder.files:
         Path(folder.path, file_name(start)).unlink()
     for name in folder.strangers:

@@ -1,28 +1,31 @@
-"""`mqlake/scars`: ranges of the commit log that hold no whole record, although they were durable.
+"""`mqlake/scars`: ranges of the commit log that were durable and no longer hold whole records.
 
-One JSON object a line, in the order of the log: `{"start": …, "end": …, "reason": …}`, half-open. A scar is found by
-whoever comes upon it (recovery, dispatch, a read, a scan), listed once, and passed over from then on. The log's bytes
-stay as they are. Derived from the log: a lost or damaged list is found again.
+One JSON object per line, in the order of the log: `{"start": …, "end": …, "reason": …}`, half-open. Recovery,
+dispatch, a read or a scan lists a scar when it first meets it; from then on all of them skip it. The log's bytes stay
+as they are. The list is derived from the log: if it is lost or damaged, the scars are found again.
 
-The writer keeps the file; readers have a list of their own, in memory. Any thread adds.
+The writer keeps the file; readers keep a list in memory. Any thread may add.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import threading
 from bisect import bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
-from mqlake.files.small_files import replace_file
+from mqlake.errors import BadFile
+from mqlake.files.small_files import read_small_file, replace_file
+from mqlake.runtime.locks import make_lock
+
+MAX_SIZE = 1 << 30
 
 _log = logging.getLogger(__name__)
 
 
 class Scar(NamedTuple):
-    """A range [start, end) of the log."""
+    """A damaged range [start, end) of the log."""
 
     start: int
     end: int
@@ -30,33 +33,33 @@ class Scar(NamedTuple):
 
 
 class Scars:
-    """All scars of a store, sorted, none touching another."""
+    """The scars of a store, sorted; no two touch or overlap."""
 
     def __init__(self, path: Path, scratch: Path | None = None) -> None:
-        """`scratch`: where the file is made anew; without it scars are kept in memory only."""
+        """`scratch` is where a new version of the file is written. Without it, scars are kept in memory only."""
         self._path = path
         self._scratch = scratch
-        self._lock = threading.Lock()
+        self._lock = make_lock("scars")
         self.ranges: tuple[Scar, ...] = ()
 
     def load(self, first_offset: int = 0) -> None:
-        """Take the file as it is, without lines that are none and scars of log files that are gone."""
+        """Read the file, without invalid lines and without scars of deleted log files."""
         found = [scar for scar in read_scars(self._path) if scar is not None and scar.end > first_offset]
         self.ranges = _joined(found)
 
     def add(self, start: int, end: int, reason: str) -> bool:
-        """List a scar; False where it was listed already."""
+        """List a scar. Return False if it was already listed."""
         with self._lock:
             if self.end_of(start) >= end:
                 return False
             self.ranges = _joined([*self.ranges, Scar(start, end, reason)])
-            _log.error("the log is damaged from %d to %d, which is passed over: %s", start, end, reason)
+            _log.error("the log is damaged from %d to %d, and reads skip this range: %s", start, end, reason)
             if self._scratch is not None:
                 self._save(self._scratch)
         return True
 
     def end_of(self, offset: int) -> int:
-        """Where the scar ends that covers an offset; -1 where none does."""
+        """Return the end of the scar that covers an offset, or -1 if none does."""
         at = bisect_right(self.ranges, offset, key=lambda scar: scar.start) - 1
         return self.ranges[at].end if at >= 0 and offset < self.ranges[at].end else -1
 
@@ -65,16 +68,16 @@ class Scars:
         try:
             replace_file(self._path, lines.encode(), scratch)
         except OSError as error:
-            _log.warning("%s is not kept up to date: %s", self._path, error)
+            _log.warning("%s could not be updated: %s", self._path, error)
 
 
 def read_scars(path: Path) -> list[Scar | None]:
-    """The lines of a list of scars, None for one that is none; a missing list is an empty one."""
+    """Return the scars of a file, None for each invalid line. A missing file is an empty list."""
     try:
-        return [_parse(line) for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
+        return [_parse(line) for line in read_small_file(path, MAX_SIZE).decode("utf-8", "replace").splitlines()]
     except FileNotFoundError:
         return []
-    except OSError:
+    except (OSError, BadFile):
         return [None]
 
 

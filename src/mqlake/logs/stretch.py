@@ -1,4 +1,4 @@
-"""A stretch of the commit log inside one file: what dispatch, scans and recovery walk over."""
+"""A byte range of the commit log inside one file. Dispatch, scans and recovery walk over these."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Stretch(NamedTuple):
-    """Records from `position` to `end` of a file's bytes; the file's first byte is offset `log_start` of the log."""
+    """The records in [position, end) of a file's bytes. The file's first byte has physical offset `log_start`."""
 
     data: mmap.mmap
     log_start: int

@@ -1,8 +1,8 @@
-"""One page for people, drawn from plain values: no network, and no package but the standard library.
+"""Render one HTML page from plain values. Needs no network and only the standard library.
 
     Path("report.html").write_text(mqlake.report.render(report))
 
-`data.py` says what a report holds, `sections.py` how it is told, `charts.py` how it is drawn.
+`data.py` says what a report holds, `sections.py` turns it into text, `charts.py` draws it.
 """
 
 from mqlake.report.data import Report

@@ -1,8 +1,8 @@
-"""Drawings: inline SVG for what is drawn, HTML for what is written.
+"""Charts: inline SVG for shapes, HTML for text.
 
-The SVG of a chart stretches with the page (`preserveAspectRatio="none"`), its texts stand beside it at places in
-percent: so letters keep their size from a phone to a wide screen, and there is no script. A mark has a <title>, which
-browsers show when it is pointed at and screen readers read; a table with the same numbers follows each chart.
+The SVG of a chart stretches with the page (`preserveAspectRatio="none"`). Its labels are HTML elements placed in
+percent, so letters keep their size from a phone to a wide screen, and no script is needed. Every mark has a <title>,
+which browsers show as a tooltip and screen readers read. A table with the same numbers follows each chart.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from mqlake.report.scales import ticks
 
 WIDTH, HEIGHT = 1000, 100
 EDGE = 2
-"""A label nearer than this to an edge, in percent, is written from the edge inward."""
+"""A label closer than this to an edge, in percent, is aligned with that edge."""
 
 
 class Bar(NamedTuple):
-    """A value, and what is shown when it is pointed at."""
+    """A value and its tooltip."""
 
     value: float
-    told: str
+    tooltip: str
 
 
 class Label(NamedTuple):
-    """A text under a chart, at a place in percent."""
+    """A text under a chart, at a position in percent."""
 
     place: float
     text: str
@@ -42,7 +42,7 @@ def columns(
     base: int = 10,
     whole: bool = False,
 ) -> str:
-    """Upright bars over a common ground, with round numbers beside them."""
+    """Draw vertical bars on a common baseline, with round numbers on the axis."""
     marks = ticks(max((bar.value for bar in bars), default=0) or 1, base=base, whole=whole)
     top = marks[-1]
     grid = "".join(f'<line x1="0" x2="{WIDTH}" y1="{_y(mark, top)}" y2="{_y(mark, top)}"/>' for mark in marks)
@@ -63,12 +63,12 @@ def _y(value: float, top: float) -> str:
 
 def _column(bar: Bar, x: float, step: float, top: float) -> str:
     height = HEIGHT * bar.value / top
-    height = max(height, 0.8) if bar.value > 0 else 0  # what is there can be seen
+    height = max(height, 0.8) if bar.value > 0 else 0  # keep small values visible
     gap = min(step * 0.12, 3)
     return (
         f'<g class="mark"><rect class="hit" x="{x:.2f}" y="0" width="{step:.2f}" height="{HEIGHT}"/>'
         f'<rect x="{x + gap:.2f}" y="{HEIGHT - height:.2f}" width="{step - 2 * gap:.2f}" height="{height:.2f}"/>'
-        f"<title>{escape(bar.told)}</title></g>"
+        f"<title>{escape(bar.tooltip)}</title></g>"
     )
 
 
@@ -78,13 +78,13 @@ def _label(number: int, label: Label) -> str:
     return f'<span class="{side}{minor}" style="left:{label.place:.2f}%">{escape(label.text)}</span>'
 
 
-def share(value: float, highest: float, told: str, tone: str = "first") -> str:
-    """One lying bar: a part of the highest."""
+def share(value: float, highest: float, tooltip: str, tone: str = "first") -> str:
+    """Draw one horizontal bar whose full width is `highest`."""
     width = 0.0 if highest <= 0 else max(WIDTH * value / highest, 3 if value > 0 else 0)
     return (
         f'<svg class="share {tone}" viewBox="0 0 {WIDTH} 10" preserveAspectRatio="none" aria-hidden="true">'
         f'<g class="mark"><rect class="hit" width="{WIDTH}" height="10"/><rect width="{width:.1f}" height="10"/>'
-        f"<title>{escape(told)}</title></g></svg>"
+        f"<title>{escape(tooltip)}</title></g></svg>"
     )
 
 
@@ -93,12 +93,12 @@ class Span(NamedTuple):
 
     start: int
     end: int
-    told: str
+    tooltip: str
     tone: str
 
 
 def spans(parts: Sequence[Span], start: int, end: int, name: str) -> str:
-    """Parts of one range, each on a line of its own below the one before."""
+    """Draw parts of one range, each on its own line below the previous one."""
     whole = max(1, end - start)
     drawn = []
     for number, part in enumerate(parts):
@@ -107,7 +107,7 @@ def spans(parts: Sequence[Span], start: int, end: int, name: str) -> str:
         drawn.append(
             f'<g class="mark {part.tone}"><rect x="{min(x, WIDTH - 3):.1f}" y="{number * 10}" '
             f'width="{width:.1f}" height="9"/>'
-            f"<title>{escape(part.told)}</title></g>"
+            f"<title>{escape(part.tooltip)}</title></g>"
         )
     return (
         f'<svg class="spans" viewBox="0 0 {WIDTH} {10 * len(parts)}" preserveAspectRatio="none" role="img" '

@@ -1,6 +1,6 @@
-"""What a report holds: plain values, so that it can be made from anything and drawn without anything.
+"""The data of a report: plain values, so that any source can fill it and rendering needs nothing else.
 
-Times are milliseconds since 1970, sizes bytes, ranges half-open. An empty list is a part that has nothing to tell.
+Times are milliseconds since 1970, sizes are bytes, ranges are half-open. An empty list means nothing to show.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class StoreFacts(NamedTuple):
-    """A store, and the part of its log that is in the figures."""
+    """A store, and the part of its log that the figures cover."""
 
     path: str
     log_start: int
@@ -21,7 +21,7 @@ class StoreFacts(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What came in one step of time."""
+    """The messages of one time step."""
 
     time_ms: int
     messages: int
@@ -34,11 +34,11 @@ class TopicFacts(NamedTuple):
     bytes: int
     mean_latency_ms: float
     distinct_keys: int | None
-    """About; None where its messages have no keys."""
+    """An estimate. None if the messages have no keys."""
 
 
 class Bucket(NamedTuple):
-    """How many values lie in [low, high)."""
+    """The count of values in [low, high)."""
 
     low: int
     high: int
@@ -46,7 +46,7 @@ class Bucket(NamedTuple):
 
 
 class TopKey(NamedTuple):
-    """A key that came at least and at most so often."""
+    """A frequent key, with bounds on how often it occurs."""
 
     topic: str
     key: str
@@ -55,7 +55,7 @@ class TopKey(NamedTuple):
 
 
 class LagFacts(NamedTuple):
-    """How far a group is behind in a topic, all its queues together."""
+    """How far a group lags in a topic, summed over its queues."""
 
     store: str
     group: str
@@ -66,7 +66,7 @@ class LagFacts(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Bytes of a log that are no whole record."""
+    """Bytes of a log that are not a whole record."""
 
     store: str
     offset: int | None
@@ -82,7 +82,7 @@ class LakeTable(NamedTuple):
 
 
 class LakeStore(NamedTuple):
-    """What a lake has of one store's log."""
+    """The archived part of one store's log."""
 
     name: str
     start: int
@@ -90,24 +90,24 @@ class LakeStore(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The pipeline's last run, as it told of itself."""
+    """The pipeline's last run, from its notes."""
 
     state: str
     started_ms: int
     at_ms: int
-    """Its last word."""
+    """When the run last wrote its notes."""
     batches: int
     last_error: str | None
 
 
 class Stage(NamedTuple):
-    """A stage of the pipeline: what it did in that run, and how far the lake has come."""
+    """A stage of the pipeline: what it did in that run, and its position in the lake."""
 
     name: str
     messages: int
     bytes: int
     rows_per_s: float | None
-    """A worker, in the last batch."""
+    """Per worker, in the last batch."""
     position: str
     lag_bytes: int
     at_ms: int | None
@@ -115,7 +115,7 @@ class Stage(NamedTuple):
 
 
 class FindingFacts(NamedTuple):
-    """A broken promise that the pipeline's check came upon."""
+    """A broken promise that the pipeline's check found."""
 
     store: str
     severity: str
@@ -127,13 +127,13 @@ class FindingFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckFacts:
-    """What the pipeline's check found in the bytes that it took in, as they were then."""
+    """What the pipeline's check found in the bytes it read, as they were at that time."""
 
     bytes: int
     counts: Mapping[str, int]
-    """How many of each severity, the worst first."""
+    """The count of findings by severity, worst first."""
     worst: Sequence[FindingFacts] = ()
-    """Not more than a page can show."""
+    """As many as a page can show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,14 +144,14 @@ class LakeFacts:
     tables: Sequence[LakeTable] = ()
     stores: Sequence[LakeStore] = ()
     run: Run | None = None
-    """None where no pipeline ran."""
+    """None if no pipeline ran."""
     stages: Sequence[Stage] = ()
     check: CheckFacts | None = None
-    """None where nothing went through a check: an archive alone does not look."""
+    """None if nothing was checked: `archive` alone does not check."""
 
 
 class Gate(NamedTuple):
-    """A part that still needs the log from `offset` on."""
+    """A gate: its holder still needs the log from `offset` on."""
 
     store: str
     name: str
@@ -161,7 +161,7 @@ class Gate(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All of a page."""
+    """Everything on one page."""
 
     title: str
     made_ms: int
@@ -170,7 +170,7 @@ class Report:
     bytes: int = 0
     body_bytes: int = 0
     internal_messages: int = 0
-    """Of RocketMQ's own topics, half and rolled back: in no other figure."""
+    """Messages of RocketMQ's own topics, half and rolled-back messages. No other figure counts them."""
     queue_count: int = 0
     steps: Sequence[Step] = ()
     step_ms: int = 60_000

@@ -1,4 +1,4 @@
-"""The page: one file, whole in itself."""
+"""Put the page together: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARTS = (
 
 
 def render(report: Report) -> str:
-    """The report as HTML."""
+    """Return the report as HTML."""
     cards = "".join(part(report) for part in PARTS)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -37,7 +37,7 @@ def render(report: Report) -> str:
 
 
 def _lead(report: Report) -> str:
-    """Where and when."""
+    """Return the line under the title: stores and time range."""
     where = ", ".join(store.path[: sections.LONG] for store in report.stores[:3])
     if len(report.stores) > 3:
         where += f" and {len(report.stores) - 3} more"
@@ -49,10 +49,10 @@ def _lead(report: Report) -> str:
 
 
 def _foot(report: Report) -> str:
-    told = f"Made by mqlake on {scales.moment(report.made_ms)} UTC."
+    text = f"Made by mqlake on {scales.moment(report.made_ms)} UTC."
     if report.internal_messages:
-        told += (
-            f" {scales.count(report.internal_messages)} messages of RocketMQ's own topics, half and rolled back, "
-            "are in the log and in no figure here."
+        text += (
+            f" {scales.count(report.internal_messages)} messages of RocketMQ's own topics, half or rolled back, "
+            "are in the log but in no figure here."
         )
-    return told
+    return text

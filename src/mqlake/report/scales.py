@@ -1,4 +1,4 @@
-"""Numbers for people: short texts, round ticks, steps of time that are whole."""
+"""Numbers for people: short texts, round axis ticks, whole time steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDTHS_MS = (
 MAX_BARS = 120
 MIN_BARS = 24
 MIN_BUCKETS = 7
-"""With fewer, a bar would be a block: empty ones are added on both sides."""
+"""With fewer, bars would be too wide: empty buckets are added on both sides."""
 NBSP = "\N{NO-BREAK SPACE}"
 Text = Callable[[float], str]
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -28,12 +28,12 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def count(number: float) -> str:
-    """All digits."""
+    """Return a number with all its digits."""
     return f"{number:,.0f}"
 
 
 def short(number: float) -> str:
-    """Three digits and a letter at most."""
+    """Return a number in at most three digits and a letter."""
     for unit in ("", "k", "M", "G"):
         if abs(number) < 999.5:
             return _three(number) + unit
@@ -42,7 +42,7 @@ def short(number: float) -> str:
 
 
 def size(number: float) -> str:
-    """Bytes."""
+    """Return a size in bytes, KiB, MiB and so on."""
     for unit in UNITS[:-1]:
         if abs(number) < 1023.5:
             return f"{_three(number)}{NBSP}{unit}"
@@ -51,7 +51,7 @@ def size(number: float) -> str:
 
 
 def duration(ms: float) -> str:
-    """A length of time."""
+    """Return a duration with its unit."""
     for limit, unit, name in ((SECOND, 1, "ms"), (MINUTE, SECOND, "s"), (HOUR, MINUTE, "min"), (2 * DAY, HOUR, "h")):
         if abs(ms) < limit:
             return f"{_three(ms / unit)}{NBSP}{name}"
@@ -59,7 +59,7 @@ def duration(ms: float) -> str:
 
 
 def moment(ms: int, *, seconds: bool = True) -> str:
-    """A point in time, in UTC."""
+    """Return a point in time, in UTC."""
     try:
         text = datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
@@ -72,7 +72,7 @@ def percent(share: float) -> str:
 
 
 def _three(number: float) -> str:
-    """At most three digits that tell, and no zeroes that do not."""
+    """Return at most three significant digits, without trailing zeroes."""
     decimals = 0 if abs(number) >= 99.95 or number == int(number) else 1 if abs(number) >= 9.995 else 2
     text = f"{number:.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
@@ -82,7 +82,7 @@ def _three(number: float) -> str:
 
 
 def ticks(highest: float, wanted: int = 4, *, base: int = 10, whole: bool = False) -> list[float]:
-    """Round numbers from 0 to at least `highest`; with base 1024 round in units of bytes; `whole` has no fractions."""
+    """Return round values from 0 to at least `highest`: round in KiB, MiB … if base is 1024, integers if `whole`."""
     unit = 1024 ** min(len(UNITS) - 1, int(math.log(max(highest, 1), 1024))) if base == 1024 else 1
     rough = max(highest, 1e-9) / unit / wanted
     power = 10 ** math.floor(math.log10(rough))
@@ -93,7 +93,7 @@ def ticks(highest: float, wanted: int = 4, *, base: int = 10, whole: bool = Fals
 
 
 def time_ticks(start_ms: int, end_ms: int, wanted: int = 6) -> list[tuple[int, str]]:
-    """Whole points in time inside of [start, end], and their texts."""
+    """Return round points in time in [start, end], and their texts."""
     span = max(end_ms - start_ms, 1)
     width = next((w for w in WIDTHS_MS if span / w <= wanted), WIDTHS_MS[-1])
     form = "%H:%M:%S" if width < MINUTE else "%H:%M" if width < DAY else "%Y-%m-%d"
@@ -111,11 +111,11 @@ def _text(ms: int, form: str, width: int) -> str:
     return f"{text}.{ms % 1000 // 100}" if width < SECOND else text
 
 
-# ---- values put together
+# ---- aggregation
 
 
 def rebinned(steps: Sequence[Step], step_ms: int, max_bars: int = MAX_BARS) -> tuple[list[Step], int]:
-    """Steps without holes, at most `max_bars` of them, and how long each is."""
+    """Merge steps into at most `max_bars` contiguous ones. Return them and the length of each."""
     if not steps:
         return [], step_ms
     first, last = min(step.time_ms for step in steps), max(step.time_ms for step in steps)
@@ -133,7 +133,7 @@ def rebinned(steps: Sequence[Step], step_ms: int, max_bars: int = MAX_BARS) -> t
 
 
 def doublings(buckets: Sequence[Bucket]) -> list[Bucket]:
-    """Buckets put together so that each ends at twice where it begins, none left out between the first and the last."""
+    """Merge buckets so that each ends at twice its start. No bucket between the first and the last is missing."""
     sums: dict[int, int] = {}
     for bucket in buckets:
         if bucket.messages:
@@ -150,7 +150,7 @@ def doublings(buckets: Sequence[Bucket]) -> list[Bucket]:
 
 
 def percentile(buckets: Sequence[Bucket], share: float) -> Bucket | None:
-    """The bucket of the smallest value that this share of the values does not pass."""
+    """Return the bucket of the smallest value that at least this share of all values does not exceed."""
     total = sum(bucket.messages for bucket in buckets)
     seen = 0
     for bucket in sorted(buckets):

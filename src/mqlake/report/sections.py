@@ -1,4 +1,4 @@
-"""The parts of the page, in its order. Each takes the report and gives HTML; every text from outside is escaped."""
+"""The sections of the page, in order. Each function returns HTML for the report and escapes every text in it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from mqlake.report.data import Bucket, LakeFacts, Report
 from mqlake.report.scales import NBSP
 
 TOP = 15
-"""Rows that a list of bars shows; the rest is summed."""
+"""Rows in a bar list. The rest is summed in one row."""
 TABLE_ROWS = 1_000
 LONG, LONGEST = 120, 2_000
 PERCENTILES = ((0.5, "median"), (0.9, f"90{NBSP}%"), (0.99, f"99{NBSP}%"), (0.999, f"99.9{NBSP}%"))
 
 
-# ---- pieces
+# ---- building blocks
 
 
 def section(title: str, note: str, *parts: str, half: bool = False) -> str:
-    told = f'<p class="note">{escape(note)}</p>' if note else ""
-    return f"<section{' class=half' if half else ''}><h2>{escape(title)}</h2>{told}{''.join(parts)}</section>"
+    shown = f'<p class="note">{escape(note)}</p>' if note else ""
+    return f"<section{' class=half' if half else ''}><h2>{escape(title)}</h2>{shown}{''.join(parts)}</section>"
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A head that ends in `>` is of numbers. Very long tables are cut, and say so."""
+    """Return a table. A heading that ends in `>` marks a column of numbers. Long tables are cut, with a note."""
     kinds = [" class=n" if head.endswith(">") else "" for head in heads]
     top = "".join(f"<th{kind}>{escape(head.rstrip('>'))}</th>" for head, kind in zip(heads, kinds, strict=True))
     lines = [
@@ -39,7 +39,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def cut(text: str) -> str:
-    """A text of a cell; what is too long for one is shown when it is pointed at."""
+    """Return the text of a cell. If it is too long, the tooltip shows the rest."""
     if len(text) <= LONG:
         return escape(text)
     return f'<span title="{escape(text[:LONGEST])}">{escape(text[:LONG])}…</span>'
@@ -54,15 +54,15 @@ def figures(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def bar_list(rows: Sequence[tuple[str, float, str, str]], *, tone: str) -> str:
-    """Names with a bar, a number and, where any has one, a second number."""
+    """Return rows with a name, a bar, a number and, if any row has one, a second number."""
     highest = max((value for _, value, _, _ in rows), default=0)
     seconds = any(second for *_, second in rows)
     drawn = []
-    for name, value, told, second in rows:
-        bar = share(value, highest, f"{name}: {told}", tone)
+    for name, value, number, second in rows:
+        bar = share(value, highest, f"{name}: {number}", tone)
         last = f'<span class="num soft">{escape(second)}</span>' if seconds else ""
         shown = f'<span class="name" title="{escape(name)}">{escape(name)}</span>'
-        cells = f'{shown}<span class="bar">{bar}</span><span class="num">{escape(told)}</span>{last}'
+        cells = f'{shown}<span class="bar">{bar}</span><span class="num">{escape(number)}</span>{last}'
         drawn.append(f'<div class="row">{cells}</div>')
     return f'<div class="bars{"" if seconds else " three"}">{"".join(drawn)}</div>'
 
@@ -71,7 +71,7 @@ def badge(text: str, kind: str) -> str:
     return f'<p><span class="badge {kind}">{escape(text)}</span></p>'
 
 
-# ---- the head
+# ---- headline figures
 
 
 def tiles(report: Report) -> str:
@@ -93,7 +93,7 @@ def tiles(report: Report) -> str:
             (_at_most_ms(report, slow), f"born to store, 99{NBSP}%", "", "99 of 100 messages were stored in that time")
         )
     if report.lag:
-        shown.append((scales.short(lag), "messages behind", "", scales.count(lag)))
+        shown.append((scales.short(lag), "messages of lag", "", scales.count(lag)))
     harm = len(report.damage)
     shown.append((scales.short(harm) if harm else "none", "damage found", "bad" if harm else "good", ""))
     return f'<div class="tiles">{"".join(_tile(*tile) for tile in shown)}</div>'
@@ -117,13 +117,13 @@ def traffic(report: Report) -> str:
     rates = [step.messages * 1000 / width for step in steps]
     flows = [step.bytes * 1000 / width for step in steps]
     charts = (
-        ("Messages a second", rates, scales.short, 10, "first"),
-        ("Bytes a second", flows, scales.size, 1024, "second"),
+        ("Messages per second", rates, scales.short, 10, "first"),
+        ("Bytes per second", flows, scales.size, 1024, "second"),
     )
     drawn = "".join(
         f"<h3>{name}</h3>"
         + columns(
-            [Bar(value, f"{time} UTC: {text(value)} a second") for time, value in zip(times, values, strict=True)],
+            [Bar(value, f"{time} UTC: {text(value)} per second") for time, value in zip(times, values, strict=True)],
             labels,
             name=f"{name} over time",
             text=text,
@@ -151,7 +151,7 @@ def topics(report: Report) -> str:
         many, size = sum(t.messages for t in rest), sum(t.bytes for t in rest)
         rows.append((f"{scales.count(len(rest))} others", 0.0, scales.short(many), scales.size(size)))
     total = max(1, report.messages)
-    heads = ("topic", "messages>", "share>", "bytes>", "mean latency>", "different keys>")
+    heads = ("topic", "messages>", "share>", "bytes>", "mean latency>", "distinct keys>")
     lines = [
         (
             *(t.name, scales.count(t.messages), scales.percent(t.messages / total), scales.size(t.bytes)),
@@ -160,7 +160,7 @@ def topics(report: Report) -> str:
         )
         for t in found
     ]
-    note = "Messages and bytes of records, the most frequent first."
+    note = "Messages and record bytes per topic, most messages first."
     return section("Topics", note, bar_list(rows, tone="first"), details("All topics", heads, lines), half=True)
 
 
@@ -169,12 +169,10 @@ def sizes(report: Report) -> str:
         return ""
     mean = report.bytes / max(1, report.messages)
     share_of_bodies = scales.percent(report.body_bytes / max(1, report.bytes))
-    told = figures([("mean", scales.size(mean)), ("of that bodies", share_of_bodies)])
+    summary = figures([("mean", scales.size(mean)), ("share of bodies", share_of_bodies)])
     buckets = scales.doublings(report.sizes)
-    drawn = _histogram(buckets, "Sizes of records", scales.size, "third")
-    return section(
-        "Sizes", "Whole records, as they are stored.", drawn, told, _bucket_table(buckets, scales.size), half=True
-    )
+    drawn = _histogram(buckets, "Record sizes", scales.size, "third")
+    return section("Sizes", "Whole records, as stored.", drawn, summary, _bucket_table(buckets, scales.size), half=True)
 
 
 def latency(report: Report) -> str:
@@ -185,16 +183,16 @@ def latency(report: Report) -> str:
         for part, name in PERCENTILES
         if (found := scales.percentile(report.latencies, part)) is not None
     ]
-    told = figures([*pairs, ("most", scales.duration(report.max_latency_ms))])
+    summary = figures([*pairs, ("max", scales.duration(report.max_latency_ms))])
     buckets = scales.doublings(report.latencies)
-    drawn = _histogram(buckets, "Latency from born to store", scales.duration, "second")
-    note = "From the producer's clock to the store's. Delayed and retried messages keep the time they were born."
+    drawn = _histogram(buckets, "Latency from born to store time", scales.duration, "second")
+    note = "From the producer's clock to the store's. Delayed and retried messages keep their original born time."
     rows = _bucket_table(buckets, scales.duration)
-    return section("Latency from born to store", note, drawn, told, rows, half=True)
+    return section("Latency from born to store time", note, drawn, summary, rows, half=True)
 
 
 def _at_most_ms(report: Report, bucket: Bucket) -> str:
-    """A bucket says no more than that its values do not pass its last, nor the greatest of all."""
+    """Return an upper bound of the values in a bucket: the bucket's end or the overall maximum."""
     sign = f"≤{NBSP}" if bucket.high - bucket.low > 1 else ""
     return sign + scales.duration(min(bucket.high - 1, max(report.max_latency_ms, bucket.low)))
 
@@ -212,7 +210,7 @@ def _histogram(buckets: Sequence[Bucket], name: str, text: scales.Text, tone: st
 
 
 def _range(bucket: Bucket, text: scales.Text) -> str:
-    return text(bucket.low) if bucket.high - bucket.low <= 1 else f"{text(bucket.low)} to below {text(bucket.high)}"
+    return text(bucket.low) if bucket.high - bucket.low <= 1 else f"{text(bucket.low)} to under {text(bucket.high)}"
 
 
 def _bucket_table(buckets: Sequence[Bucket], text: scales.Text) -> str:
@@ -229,8 +227,8 @@ def keys(report: Report) -> str:
     rows = [
         (t.name, float(t.distinct_keys or 0), f"≈ {scales.short(t.distinct_keys or 0)}", "") for t in by_topic[:TOP]
     ]
-    note = f"{scales.count(report.key_count)} keys; how many differ is estimated, with a standard error of 1.6{NBSP}%."
-    parts = ["<h3>Different keys by topic</h3>", bar_list(rows, tone="third")]
+    note = f"{scales.count(report.key_count)} keys. Distinct keys are estimated, with a standard error of 1.6{NBSP}%."
+    parts = ["<h3>Distinct keys by topic</h3>", bar_list(rows, tone="third")]
     found = sorted(report.top_keys, key=lambda key: (-key.at_least, key.topic, key.key))
     if found:
         lines = [
@@ -243,11 +241,11 @@ def keys(report: Report) -> str:
             for key in found
         ]
         heads = ("topic", "key", "times>", "")
-        parts += ["<h3>Keys that came most often</h3>", table(heads, lines[:10])]
+        parts += ["<h3>Most frequent keys</h3>", table(heads, lines[:10])]
         if len(lines) > 10:
             parts.append(details("More keys", heads, lines[10:]))
     else:
-        parts.append('<p class="note">No key came often enough to stand out.</p>')
+        parts.append('<p class="note">No key is frequent enough to stand out.</p>')
     return section("Keys", note, *parts, half=True)
 
 
@@ -263,7 +261,7 @@ def lag(report: Report) -> str:
         return section(
             "Consumers",
             "",
-            '<p class="note">No consumer offsets: config/consumerOffset.json names no group.</p>',
+            '<p class="note">No consumer progress: config/consumerOffset.json names no group.</p>',
             half=True,
         )
     found = sorted(report.lag, key=lambda row: (-row.messages, row.group, row.topic))
@@ -287,8 +285,8 @@ def lag(report: Report) -> str:
         )
         for row in found
     ]
-    heads = ("group", "topic", "store", "queues>", "behind>", "oldest waits>")
-    note = "Messages that each group has still to consume, and how long the oldest of them has waited."
+    heads = ("group", "topic", "store", "queues>", "lag>", "oldest waits>")
+    note = "Messages that each group has not yet consumed, and how long the oldest of them has waited."
     return section("Consumers", note, bar_list(rows, tone="second"), details("All groups", heads, lines), half=True)
 
 
@@ -313,26 +311,24 @@ def damage(report: Report) -> str:
     parts = [badge(many, "bad"), table(heads, rows[:10])]
     if len(rows) > 10:
         parts.append(details("More", heads, rows[10:]))
-    note = "Readers pass over these bytes; mqlake check tells more, and mqlake repair mends."
+    note = "Readers skip these bytes. mqlake check shows details, mqlake repair fixes them."
     return section("Damage", note, *parts, half=True)
 
 
 def _counted_note(report: Report) -> str:
     total = sum(store.counted_end - store.counted_start for store in report.stores)
-    told = f"Every record in {scales.size(total)} of log was checked, its body's CRC included."
-    return f'<p class="note">{escape(told)}</p>'
+    text = f"Every record in {scales.size(total)} of log was checked, including the CRC of its body."
+    return f'<p class="note">{escape(text)}</p>'
 
 
 def check(report: Report) -> str:
-    """What the pipeline found as it took the log in, beside what the log is like now."""
+    """Return what the pipeline found when it read the log; `damage` shows the log as it is now."""
     if report.lake is None or report.lake.check is None:
         return ""
     found = report.lake.check
-    note = (
-        f"Records and queue entries in {scales.size(found.bytes)} of log, as they were when the pipeline took them in."
-    )
+    note = f"Records and queue entries in {scales.size(found.bytes)} of log, as they were when the pipeline read them."
     if not found.counts:
-        return section("Check", note, badge("No promise was found broken", "good"))
+        return section("Check", note, badge("No broken promise found", "good"))
     many = ", ".join(f"{scales.count(n)} {name}{'' if n == 1 else 's'}" for name, n in found.counts.items())
     heads = ("", "what", "store", "where", "found", "cost")
     rows = [(row.severity, row.promise, row.store, row.place, row.found, row.cost) for row in found.worst]
@@ -363,29 +359,29 @@ def pipeline(report: Report) -> str:
             )
             for stage in lake.stages
         ]
-        heads = ("stage", "messages>", "log>", "a worker's rows/s>", "position", "behind>", "at (UTC)", "last error")
+        heads = ("stage", "messages>", "log>", "rows/s per worker>", "position", "lag>", "at (UTC)", "last error")
         parts.append(table(heads, lines))
     parts += ["<h3>Tables</h3>", table(("table", "files>", "rows>", "size>"), rows)] if rows else []
     return section("Pipeline", note, *parts, _archived(report, lake))
 
 
 def _run(lake: LakeFacts) -> str:
-    """How the last run went."""
+    """Return how the last run went."""
     if lake.run is None:
         return '<p class="note">No pipeline has run on this lake.</p>'
     run = lake.run
     kind = "bad" if run.last_error or run.state in ("failed", "died") else "good"
-    told = [
+    facts = [
         ("batches", scales.count(run.batches)),
         ("started", f"{scales.moment(run.started_ms)} UTC"),
-        ("last word", f"{scales.moment(run.at_ms)} UTC"),
+        ("last update", f"{scales.moment(run.at_ms)} UTC"),
     ]
     error = "" if run.last_error is None else f"<p>{cut(run.last_error)}</p>"
-    return f"<h3>Last run</h3>{badge(run.state, kind)}{error}{figures(told)}"
+    return f"<h3>Last run</h3>{badge(run.state, kind)}{error}{figures(facts)}"
 
 
 def _archived(report: Report, lake: LakeFacts) -> str:
-    """What the lake has of each log."""
+    """Return the archived range of each log."""
     logs = {store.path: (store.log_start, store.log_end) for store in report.stores}
     parts = []
     for store in lake.stores:
@@ -396,8 +392,8 @@ def _archived(report: Report, lake: LakeFacts) -> str:
             Span(store.start, store.end, f"in the lake: {store.start} to {store.end}", "third"),
         ]
         left = scales.size(max(0, last - store.end))
-        told = f"{scales.size(store.end - store.start)} in the lake (below), {left} of the log (above) still to come"
-        name = f"{store.name}: {told}"
+        text = f"{scales.size(store.end - store.start)} in the lake (below), {left} of the log (above) not yet archived"
+        name = f"{store.name}: {text}"
         parts.append(f'<p class="note">{escape(name)}</p>{spans(drawn, start, end, name)}')
     return f"<h3>Archived ranges</h3>{''.join(parts)}" if parts else ""
 
@@ -419,10 +415,10 @@ def retention(report: Report) -> str:
             for gate in report.gates
         ]
         parts += [
-            "<h3>Gates: what other parts still need</h3>",
+            "<h3>Gates: parts of the log that are still needed</h3>",
             table(("store", "gate", "from offset>", "of log>"), held),
         ]
     else:
-        parts.append('<p class="note">No gate holds the log: retention alone decides what goes.</p>')
-    note = "Offsets count bytes of each log; what lies before the first was deleted by retention."
+        parts.append('<p class="note">No gate holds the log: retention alone decides what is deleted.</p>')
+    note = "Offsets are bytes in each log. Retention deleted everything before the first offset."
     return section("Logs and retention", note, *parts)

@@ -1,6 +1,6 @@
-"""How the page looks: one style sheet, light and dark, from a phone to paper.
+"""The style sheet of the page: light and dark, for phones, screens and paper.
 
-Colours are of the Okabe-Ito kind, told apart by every eye, and nothing is told by colour alone.
+Colours follow the Okabe-Ito palette, which colour-blind readers can tell apart. Colour is never the only signal.
 """
 
 STYLE = """

@@ -1,12 +1,12 @@
-"""The commit log as a table of Spark, without a jar.
+"""Read and write commit logs as Spark tables and streams, without a jar.
 
     spark = mqlake.spark.session("local[*]")
     spark.read.format("mqlake").option("topics", "orders").load("data/store")
     mqlake.spark.read(spark, "data/store", where="topic = 'orders' and store_timestamp >= '2026-01-01'")
     print(mqlake.spark.explain("data/store", topics="orders"))
 
-Selection travels as options. Spark's own filter push-down is not used: a read that it planned is shared by all scans
-of one DataFrame, and one scan's filter would silently be applied to the others.
+The selection is passed as options. Spark's filter push-down is not used: all scans of one DataFrame share one planned
+read, so the filter of one scan would silently apply to the others.
 """
 
 import importlib
@@ -54,8 +54,8 @@ PLACES = {
     "union": "jobs.union",
     "views": "jobs.views",
 }
-"""Where the public names are. A module is imported when one of its names is asked for: Spark starts Python processes of
-its own for each query, and what they import is time that the query takes."""
+"""The module of each public name. Modules are imported on first use: Spark starts Python processes for every query, and
+their imports add to the query's time."""
 
 __all__ = [
     "MqlakeSource",

@@ -1,9 +1,9 @@
-"""What the log no longer has, read from the lake instead (option `lake`).
+"""Read from the lake what the log no longer has (option `lake`).
 
-The plan reads from the lake what lies before the log's first record. And a task whose file was deleted after the plan
-was made goes on in the lake, at the offset it came to, and behind the lake's end in the log again: retention deletes
-only what a durable commit has. That the lake has a range follows from its manifest: it lies inside of the range that
-is claimed for this very store. Else the read fails.
+The plan takes everything before the log's first record from the lake. A task whose log file was deleted after planning
+continues in the lake at the offset it had reached, and after the lake's end in the log again. This works because
+retention deletes only what a durable commit holds. The lake holds a range if the manifest claims it for this very
+store. Otherwise the read fails.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from mqlake.store.scan import schema as scanned_schema
 
 
 def require_lake_of(lake: str, stores: Sequence[Path]) -> None:
-    """WrongLake where a lake has none of the stores, and others."""
+    """Raise WrongLake if the lake has stores but none of these."""
     opened = Lake.open(lake)
     refuse_strangers(opened.root, opened.snapshot(), stores, "name its own lake, or none")
 
 
 def begins_at(options: SourceOptions, store: str, first: int) -> int:
-    """The first offset of a store that can be read: the lake's, where there is one that has the store."""
+    """Return the first offset of a store that can be read: the lake's if the lake has the store, else the log's."""
     assert options.lake is not None
     state = state_of(Lake.open(options.lake).snapshot(), store)
     if state is None:
@@ -44,13 +44,13 @@ def begins_at(options: SourceOptions, store: str, first: int) -> int:
 
 
 def state_of(snapshot: LakeSnapshot, store: str) -> StoreState | None:
-    """What a lake has of the store in a folder."""
+    """Return what a lake has of the store in a folder, or None."""
     identity = identity_of(Path(store))
     return next((state for state in snapshot.stores.values() if state.identity == identity), None)
 
 
 def cut_archived(split: Split, size: int) -> list[Split]:
-    """Splits of a range that only the lake has. A row belongs to where it begins, so cuts may be anywhere."""
+    """Split a range that only the lake has. A row belongs to the split in which it begins, so any cut is valid."""
     places = range(split.start, split.end, size)
     return [replace(split, start=place, end=min(place + size, split.end), archived=True) for place in places]
 
@@ -58,15 +58,15 @@ def cut_archived(split: Split, size: int) -> list[Split]:
 def read_archived(
     options: SourceOptions, schema: pa.Schema, split: Split, start: int, found: str
 ) -> Generator[pa.RecordBatch, None, int]:
-    """The wanted messages of a split from `start` on, as `read_split` gives them; returns where the lake ends, or the
-    split. `found` says what is wrong with the log."""
+    """Yield the wanted messages of a split from `start` on, as `read_split` does. Return the end of the lake or of the
+    split, whichever comes first. `found` says what is wrong with the log, for the error."""
     assert split.lake is not None
     lake = Lake.open(split.lake)
     snapshot = lake.snapshot()
     state = state_of(snapshot, split.store)
     if state is None or not state.start <= start < state.end:
         has = "no part of it" if state is None else f"[{state.start}, {state.end})"
-        raise ChangedUnderRead(split.store, start, f"{found}, and in {split.lake} {has}", "one of them to have it")
+        raise ChangedUnderRead(split.store, start, f"{found}, and {split.lake} has {has}", "it in one of the two")
     end = min(split.end, state.end)
     selection = Selection(options, split.topics)
     table = Table(split.store, schema)
@@ -82,7 +82,7 @@ def read_archived(
 
 
 def may_have(options: SourceOptions, split: Split, file: LakeFile) -> bool:
-    """Whether a file may have a wanted row."""
+    """Return whether a file may have a wanted row."""
     by_topic = split.topics is None or file.topic is None or file.topic in split.topics
     since = options.start_time is None or file.max_time is None or file.max_time >= options.start_time
     until = options.end_time is None or file.min_time is None or file.min_time < options.end_time
@@ -90,7 +90,7 @@ def may_have(options: SourceOptions, split: Split, file: LakeFile) -> bool:
 
 
 def _as_scanned(rows: pa.Table, topics: tuple[str, ...] | None, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """Rows of the lake, as a scan of these topics would give them."""
+    """Yield rows of the lake as a scan of these topics would."""
     if topics is not None:
         rows = rows.filter(pc.is_in(rows.column("topic"), value_set=pa.array(topics, pa.string())))
     wanted = scanned_schema(columns)
@@ -99,7 +99,7 @@ def _as_scanned(rows: pa.Table, topics: tuple[str, ...] | None, columns: tuple[s
 
 
 def _damage(options: SourceOptions, table: Table, state: StoreState, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """What the lake lists as damaged, told as a scan tells it."""
+    """Report the damage that the lake lists, as a scan would."""
     gaps = [gap for gap in state.gaps if start <= gap.start < end and gap.reason != MARKER]
     if gaps and options.on_damage == "fail":
         raise CorruptRecord(Path(state.path), gaps[0].start, gaps[0].reason)

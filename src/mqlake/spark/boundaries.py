@@ -1,8 +1,8 @@
-"""Where records begin, and where in the log a time lies: what a plan cuts a log by.
+"""Find record boundaries, and positions by store time, so that a plan can cut a log.
 
-A record is known by its own physical offset and its CRC, never by its magic number alone. A body may quote even that;
-so a boundary is approached from further ahead, record by record, and a quoted record inside of a body is stepped
-over. Should it be wrong all the same, the task that reads up to it finds out and fails (`read_split.py`).
+A record is recognised by its own physical offset and its CRC, never by its magic number alone. A body can contain a
+copy of even those. So the search starts further ahead and steps from record to record, which skips a copy inside a
+body. If a boundary is wrong all the same, the task that reads up to it notices and fails (`read_split.py`).
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from mqlake.message import StoredMessage
 from mqlake.store.scan import BATCH_BYTES, Scan
 
 GRAIN = 1 << 20
-"""A time is searched for down to this many bytes; rows at the edges are filtered."""
+"""The search for a time stops at this many bytes. Rows at the edges are filtered."""
 
 
 class FileGone(Exception):
-    """A file of the log was deleted while the read was planned: the snapshot is to be taken again."""
+    """A log file was deleted during planning: take a new snapshot."""
 
 
 class Boundaries:
-    """Searches the part [first, end) of a log, both of them record boundaries."""
+    """Search the part [first, end) of a log. Both ends are record boundaries."""
 
     def __init__(self, log: CommitLog, first: int, end: int) -> None:
         self._log = log
         self.first = first
         self.end = end
 
-    def at_or_behind(self, offset: int) -> int:
-        """The first record boundary at or behind an offset; `end` where no record begins from there on."""
+    def at_or_after(self, offset: int) -> int:
+        """Return the first record boundary at or after an offset, or `end` if no record begins there."""
         while offset < self.end:
             file = self._file(offset)
             limit = min(file.end, self.end) - file.start
             position = boundary_behind(file, offset - file.start, limit)
             if position < limit:
                 return file.start + position
-            offset = file.end  # a file begins with a record
+            offset = file.end  # every file begins with a record
             if offset < self.end:
                 return offset
         return self.end
 
     def at_or_before(self, offset: int, start: int) -> int:
-        """The last record boundary in [start, offset], of which `start` is one."""
+        """Return the last record boundary in [start, offset]. `start` itself is one."""
         if offset >= self.end:
             return self.end
         file = self._file(offset)
@@ -59,40 +59,42 @@ class Boundaries:
             near = boundary_behind(file, target - APPROACH, limit)
             at = near if near <= target else at
         while True:
-            at, why, *_ = walk_records(file.pages, at, target, file.start, False)
-            if why >= BLANK or check_record(file.pages, at, limit, file.start + at, False) >= 0:
+            walked = walk_records(file.pages, at, target, file.start, False)
+            at = walked.position
+            if walked.why >= BLANK or check_record(file.pages, at, limit, file.start + at, False) >= 0:
                 return file.start + at
-            behind = find_record(file.pages, at + 1, target, file.start)
-            if behind == target:
+            after = find_record(file.pages, at + 1, target, file.start)
+            if after == target:
                 return file.start + at
-            at = behind
+            at = after
 
     def is_one(self, offset: int) -> bool:
-        """A record begins or ends here, as far as the log tells."""
+        """Return whether a record begins or ends here, as far as the log shows."""
         if offset in (self.first, self.end):
             return True
         file = self._file(offset)
         begins = check_record(file.pages, offset - file.start, file.size, offset, False) >= BLANK
         return begins or self.at_or_before(offset, self.first) == offset
 
-    def behind_records(self, start: int, count: int) -> tuple[int, int]:
-        """The boundary behind so many records from `start` on, or `end`, and how many there were."""
+    def after_records(self, start: int, count: int) -> tuple[int, int]:
+        """Return the boundary after `count` records from `start`, or `end`, and how many records that are."""
         found = 0
         while start < self.end and found < count:
             file = self._file(start)
             limit = min(file.end, self.end) - file.start
-            at, why, more, *_ = walk_records(file.pages, start - file.start, limit, file.start, False, count - found)
-            found += more
-            if why == BLANK:
+            walked = walk_records(file.pages, start - file.start, limit, file.start, False, count - found)
+            at = walked.position
+            found += walked.record_count
+            if walked.why == BLANK:
                 at = limit
-            elif why < BLANK:
+            elif walked.why < BLANK:
                 at = find_record(file.pages, at + 1, limit, file.start)
             start = file.start + at
         return start, found
 
     def first_since(self, timestamp_ms: int, clock_step_ms: int) -> int:
-        """Where the first record lies that was stored at or after a time, `end` where there is none; right as long as
-        the clock never stepped by more than `clock_step_ms`."""
+        """Return the offset of the first record stored at or after a time, or `end`. Correct as long as the clock
+        never stepped by more than `clock_step_ms`."""
         offset = self.around_time(timestamp_ms - clock_step_ms)[0]
         scan = Scan(("physical_offset", "store_timestamp"), BATCH_BYTES, False, None, "skip", False)
         while offset < self.end:
@@ -109,9 +111,10 @@ class Boundaries:
         return self.end
 
     def around_time(self, timestamp_ms: int) -> tuple[int, int]:
-        """Two places: records before the first are older, those from the second on are not; little lies between.
+        """Return two offsets: records before the first are older, records from the second on are not.
 
-        It takes store times to rise along the log. They do, but for steps of the clock; a plan allows for those.
+        Little lies between the two. Assumes that store times rise along the log. Clock steps break that; the plan
+        allows for them.
         """
         low, high = self.first, self.end
         while high - low > GRAIN:
@@ -124,7 +127,7 @@ class Boundaries:
         return low, high
 
     def _first_record(self, offset: int, stop: int) -> StoredMessage | None:
-        """The first whole record in [offset, stop)."""
+        """Return the first whole record in [offset, stop)."""
         while offset < stop:
             file = self._file(offset)
             limit = min(file.end, self.end) - file.start

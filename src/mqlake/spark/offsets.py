@@ -1,11 +1,11 @@
-"""A stream's position, as it stands in Spark's checkpoint: for each store, by its folder, a place between two records.
+"""A stream's position in Spark's checkpoint: a record boundary for each store, by the store's folder.
 
     {"v": 1, "stores": {"/data/store": 4096}}      read up to here
     {"v": 1, "from": "latest"}                     not yet begun
 
-A stream begins with a position that names no place: Spark may ask for it more than once, and the answer must not depend
-on the clock or the log. The first batch reads nothing and turns it into places, which the checkpoint then holds.
-Spark compares positions as texts, so one position is always written the same way.
+A new stream has a position without offsets: Spark may ask for the initial position more than once, and the answer must
+not depend on the clock or the log. The first batch reads nothing and turns it into offsets, which the checkpoint then
+holds. Spark compares positions as texts, so a position is always written in the same way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Positions = dict[str, int]
 
 
 def beginning(start: str) -> dict[str, Any]:
-    """The position of a stream that has not begun; `start` is told to those who look at it."""
+    """Return the position of a stream that has not begun. `start` is only for people who look at the checkpoint."""
     return {"v": VERSION, "from": start}
 
 
@@ -30,7 +30,7 @@ def offset_of(positions: Mapping[str, int]) -> dict[str, Any]:
 
 
 def positions_of(offset: Mapping[str, Any]) -> Positions | None:
-    """The places that a position names; None where the stream has not begun."""
+    """Return the offsets in a position. None if the stream has not begun."""
     if offset.get("v") != VERSION or not isinstance(offset.get("stores", {}), dict):
         expected = (
             f"a position of version {VERSION}; start with a new checkpoint folder, or use the version that wrote it"
@@ -39,7 +39,7 @@ def positions_of(offset: Mapping[str, Any]) -> Positions | None:
     return None if "from" in offset else dict(offset["stores"])
 
 
-def places_told(text: str | None) -> Positions:
-    """The places in a progress report's text; none where it tells of no position of ours, or of none yet."""
-    told = json.loads(text or "null")
-    return dict(told["stores"]) if isinstance(told, dict) and "stores" in told else {}
+def reported_positions(text: str | None) -> Positions:
+    """Return the offsets in the text of a progress report. Empty if the text holds none of ours, or none yet."""
+    reported = json.loads(text or "null")
+    return dict(reported["stores"]) if isinstance(reported, dict) and "stores" in reported else {}

@@ -1,7 +1,7 @@
-"""What a read of a store can be told, parsed and checked in one place.
+"""The options of a read, parsed and checked in one place.
 
-Spark hands options over as texts, their names in any case. A name or a value that is not known is an error which names
-it and what would be allowed; nothing is ignored, because an option that is misspelt selects other rows.
+Spark passes options as texts, with names in any case. An unknown name or value is an error that names it and lists what
+is allowed. Nothing is ignored, because a misspelt option would select other rows.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from mqlake.store.scan import RAW_BODY
 MIB = 1 << 20
 DEFAULT_SPLIT_SIZE = 128 * MIB
 MIN_SPLIT_SIZE = 16 * MIB
-"""Splits are not made smaller for the sake of more of them: a task costs as much as reading this."""
+"""Splits are not made smaller just to get more of them: starting a task costs as much as reading this much."""
 MAX_QUEUE_ID = 2**31 - 1
 UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": MIB, "g": 1 << 30}
 
 EARLIEST, LATEST = -2, -1
-"""Offsets of startingOffsets that stand for the ends of the log, as they do for Kafka."""
+"""Offsets in startingOffsets that stand for the two ends of the log, as in Kafka."""
 
 Via = Literal["auto", "scan", "queue", "index"]
 OnDamage = Literal["skip", "fail", "rows"]
@@ -33,12 +33,12 @@ OnDamage = Literal["skip", "fail", "rows"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """A read: which stores, which messages of them, which columns, and how."""
+    """A read: which stores, which of their messages, which columns, and how."""
 
     paths: tuple[str, ...]
-    """Folders, patterns of them allowed (path, paths)."""
+    """Folders or glob patterns (path, paths)."""
     columns: tuple[str, ...]
-    """In the order of the schema to be (columns)."""
+    """In the order of the schema (columns)."""
     topics: tuple[str, ...] | None = None
     """Messages of these topics (topics)."""
     topics_pattern: str | None = None
@@ -50,27 +50,27 @@ class SourceOptions:
     keys: tuple[str, ...] | None = None
     """Messages with at least one of these keys (keys)."""
     start_time: int | None = None
-    """Stored at or after this, in ms (startTime)."""
+    """Messages stored at or after this time, in ms (startTime)."""
     end_time: int | None = None
-    """Stored before this, in ms (endTime)."""
+    """Messages stored before this time, in ms (endTime)."""
     start_offset: int | None = None
-    """Lying at or behind this physical offset (startOffset)."""
+    """Messages at or after this physical offset (startOffset)."""
     end_offset: int | None = None
-    """Lying before this physical offset (endOffset)."""
+    """Messages before this physical offset (endOffset)."""
     include_internal: bool = False
-    """RocketMQ's own topics, half messages and rolled-back ones too (includeInternal)."""
+    """Include RocketMQ's own topics, half messages and rolled-back messages (includeInternal)."""
     on_damage: OnDamage = "skip"
-    """Bytes that are no whole record: passed over and logged, an error, or a row (onDamage)."""
+    """What to do with bytes that are not a whole record: skip and log, fail, or return a row (onDamage)."""
     fail_on_data_loss: bool = True
-    """Offsets outside of the log are an error; else the read is limited to what is there (failOnDataLoss)."""
+    """Offsets outside the log are an error; if false, the read is limited to the log (failOnDataLoss)."""
     split_size: int = DEFAULT_SPLIT_SIZE
-    """Bytes of the log that a task reads at most (splitSize)."""
+    """The most bytes of log that one task reads (splitSize)."""
     min_partitions: int | None = None
-    """Tasks to aim for; without it twice the number of this machine's cores (minPartitions)."""
+    """Number of tasks to aim for; default: twice the number of cores of this machine (minPartitions)."""
     via: Via = "auto"
-    """How messages are found: what reads less, or the one that is named (via)."""
+    """How to find messages: the cheapest way, or the named one (via)."""
     lake: str | None = None
-    """A lake's folder: what the log no longer has is read from there (lake)."""
+    """The folder of a lake, from which to read what the log no longer has (lake)."""
 
     @property
     def smallest_split(self) -> int:
@@ -79,22 +79,22 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """What a stream can be told beyond that: where it starts, and how much it takes at a time."""
+    """Additional options of a stream: where it starts, and how much it reads per batch."""
 
     starting_offsets: Literal["earliest", "latest"] | Mapping[str, int] = "earliest"
-    """Of each store: its first record, its end, or an offset by the store's folder (startingOffsets)."""
+    """For each store: its first record, its end, or an offset by the store's folder (startingOffsets)."""
     starting_timestamp: int | None = None
-    """Each store from the first message on that was stored at or after this, in ms (startingTimestamp)."""
+    """Start each store at the first message stored at or after this time, in ms (startingTimestamp)."""
     max_bytes_per_trigger: int | None = None
-    """Bytes of the log for one batch, over all stores (maxBytesPerTrigger)."""
+    """Bytes of log per batch, over all stores (maxBytesPerTrigger)."""
     max_rows_per_trigger: int | None = None
-    """Records of the log for one batch, over all stores, before any selection (maxRowsPerTrigger)."""
+    """Records of log per batch, over all stores, before any selection (maxRowsPerTrigger)."""
 
 
 def parse_stream_options(
     given: Mapping[str, str], columns: tuple[str, ...] | None = None
 ) -> tuple[SourceOptions, StreamOptions]:
-    """The options of a stream, checked: those of a read that make sense for it, and its own."""
+    """Parse and check the options of a stream: its own, and those of a read that apply to it."""
     values: dict[str, Any] = {}
     for given_name, text in given.items():
         if name := _known(given_name, NOT_IN_STREAMS):
@@ -114,14 +114,14 @@ def without_stream_options(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_options(given: Mapping[str, str], columns: tuple[str, ...] | None = None) -> SourceOptions:
-    """The options of a read, checked; `columns` are those of a schema that the user gave."""
+    """Parse and check the options of a read. `columns` come from a schema that the user gave."""
     values: dict[str, Any] = {}
     for given_name, text in given.items():
         if name := _known(given_name, STREAM_PARSERS):
-            raise InvalidConfig(f"option {name}", text, "an option of readStream; a read has startOffset and startTime")
+            raise InvalidConfig(f"option {name}", text, "only for readStream; a read has startOffset and startTime")
         name = _known(given_name, PARSERS)
         if name is None:
-            listed = f"{', '.join(PARSERS)}; of a stream also {', '.join(STREAM_PARSERS)}"
+            listed = f"{', '.join(PARSERS)}; for streams also {', '.join(STREAM_PARSERS)}"
             raise InvalidConfig(f"option {given_name}", text, f"there is no such option; there are {listed}")
         values[FIELDS[name]] = PARSERS[name](name, str(text))
     paths = (*values.pop("path", ()), *values.pop("paths", ()))
@@ -133,27 +133,25 @@ def parse_options(given: Mapping[str, str], columns: tuple[str, ...] | None = No
     _require_order(values, "start_time", "end_time")
     _require_order(values, "start_offset", "end_offset")
     if values.get("lake") is not None and RAW_BODY in values["columns"]:
-        raise InvalidConfig("option columns", RAW_BODY, "a lake has bodies as they were sent: name body instead")
+        raise InvalidConfig("option columns", RAW_BODY, "a lake stores bodies as they were sent: name body instead")
     if values.get("topics") is not None and values.get("topics_pattern") is not None:
         raise InvalidConfig("option topicsPattern", values["topics_pattern"], "give topics or topicsPattern, not both")
     return SourceOptions(paths=paths, **values)
 
 
 def _known(name: str, names: Iterable[str]) -> str | None:
-    """An option's name as it is written here: users may write it in any case."""
+    """Return an option's name as written here. Users may write it in any case."""
     return next((known for known in names if known.lower() == name.lower()), None)
 
 
 def _require_order(values: Mapping[str, Any], start: str, end: str) -> None:
     if values.get(start) is not None and values.get(end) is not None and values[start] > values[end]:
         name = next(name for name, field in FIELDS.items() if field == end)
-        raise InvalidConfig(
-            f"option {name}", values[end], f"must not lie before {values[start]}, where the read starts"
-        )
+        raise InvalidConfig(f"option {name}", values[end], f"must not be before {values[start]}, where the read starts")
 
 
 def _texts(name: str, text: str) -> tuple[str, ...]:
-    """A list: commas between, or JSON, which can hold commas."""
+    """Parse a list of texts: separated by commas, or JSON, which can hold commas."""
     if text.lstrip().startswith("["):
         try:
             items = json.loads(text)
@@ -162,7 +160,7 @@ def _texts(name: str, text: str) -> tuple[str, ...]:
     else:
         items = [item.strip() for item in text.split(",")]
     if not items or not all(isinstance(item, str) and item for item in items):
-        raise InvalidConfig(f"option {name}", text, "texts with commas between them, or a JSON list of texts")
+        raise InvalidConfig(f"option {name}", text, "texts separated by commas, or a JSON list of texts")
     return tuple(dict.fromkeys(items))
 
 
@@ -203,10 +201,10 @@ def _size(name: str, text: str) -> int:
 
 
 def size_of(what: str, text: str) -> int:
-    """Bytes, as people write them."""
+    """Parse a number of bytes, like 64m or 1GiB."""
     match = re.fullmatch(r"(\d{1,12})\s*([kmg]?)i?b?", text.strip().lower())
     if match is None or int(match[1]) == 0:
-        raise InvalidConfig(what, text, "must be a number of bytes above 0, or one like 64m, 128MiB, 1g")
+        raise InvalidConfig(what, text, "must be a number of bytes above 0, or a size like 64m, 128MiB, 1g")
     return int(match[1]) * UNITS[match[2]]
 
 
@@ -247,7 +245,7 @@ def _pattern(name: str, text: str) -> str:
 
 
 def _starting(name: str, text: str) -> str | dict[str, int]:
-    """`earliest`, `latest`, or offsets by store, as JSON."""
+    """Parse `earliest`, `latest`, or offsets by store as JSON."""
     if text.strip().lower() in ("earliest", "latest"):
         return text.strip().lower()
     expected = 'earliest, latest, or JSON like {"/data/store": 4096}, where -2 is earliest and -1 is latest'
@@ -282,7 +280,7 @@ PARSERS: dict[str, Callable[[str, str], Any]] = {
     "via": _one_of("auto", "scan", "queue", "index"),
     "lake": _folder,
 }
-"""Every option, by the name that users give."""
+"""The parser of every option, by the option's name."""
 
 STREAM_PARSERS: dict[str, Callable[[str, str], Any]] = {
     "startingOffsets": _starting,
@@ -295,7 +293,7 @@ NOT_IN_STREAMS = {
     "startTime": "a new stream starts where startingTimestamp says",
     "endOffset": "it has no end; filter by physical_offset",
     "endTime": "it has no end; filter by store_timestamp",
-    "lake": "it follows the log; what only the lake has is read with spark.read",
+    "lake": "it follows the log; use spark.read for what only the lake has",
 }
 
 
@@ -305,5 +303,5 @@ def _field_of(name: str) -> str:
 
 FIELDS = {name: _field_of(name) for name in PARSERS}
 STREAM_FIELDS = {name: _field_of(name) for name in STREAM_PARSERS}
-assert {*STREAM_FIELDS.values()} == {field.name for field in fields(StreamOptions)}, "one field an option"
-assert {*FIELDS.values()} - {"path"} == {field.name for field in fields(SourceOptions)}, "one field an option"
+assert {*STREAM_FIELDS.values()} == {field.name for field in fields(StreamOptions)}, "one field per option"
+assert {*FIELDS.values()} - {"path"} == {field.name for field in fields(SourceOptions)}, "one field per option"

@@ -1,8 +1,8 @@
-"""Beside the driver: options -> splits.
+"""Turn options into splits. Runs in a process next to the driver.
 
-Each store is opened for reading and looked at once: where its log begins, and up to where it may be read. That is the
-snapshot; whatever is written or deleted later, the splits say exactly these bytes. Then the selection is narrowed to a
-byte range, the way that reads least is chosen (`ways.py`), and the range is cut between records.
+Each store is opened for reading and inspected once: where its log begins, and up to where it may be read. That is the
+snapshot. The splits name exactly these bytes, whatever is written or deleted later. The selection is narrowed to a byte
+range, the cheapest way to read it is chosen (`ways.py`), and the range is cut between records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mqlake.store.follower import Follower
 from mqlake.store.opening import find_store, resolve
 
 CLOCK_STEP_MS = 120_000
-"""Store times rise along the log, but for steps of the clock: by less than this, it is taken."""
+"""Store times rise along the log except for clock steps, which are assumed to be smaller than this."""
 SPLITS_A_CORE = 2
 TRIES = 5
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StorePlan:
-    """What is read of one store, and why so."""
+    """What is read of one store, and why in this way."""
 
     store: str
     first: int
@@ -53,7 +53,7 @@ class StorePlan:
 
 
 def plan(options: SourceOptions) -> list[StorePlan]:
-    """The plan of a read, store by store; from a new snapshot where a file is deleted meanwhile."""
+    """Plan a read, store by store. Starts over from a new snapshot if a file is deleted meanwhile."""
     for _ in range(TRIES):
         try:
             plans = _plan(options)
@@ -63,7 +63,7 @@ def plan(options: SourceOptions) -> list[StorePlan]:
         for made in plans:
             _log.info("%s", made)
         return plans
-    raise ChangedUnderRead(", ".join(options.paths), last.args[0], "files that vanish", "a log that stays for a second")
+    raise ChangedUnderRead(", ".join(options.paths), last.args[0], "files deleted again and again", "a stable log")
 
 
 def _plan(options: SourceOptions) -> list[StorePlan]:
@@ -83,7 +83,7 @@ def _plan(options: SourceOptions) -> list[StorePlan]:
 
 
 def cut(parts: Sequence[tuple[Snapshot, int, int]], options: SourceOptions) -> list[StorePlan]:
-    """Byte ranges of stores, between record boundaries, as splits of about the same cost."""
+    """Cut byte ranges of stores, which begin and end at record boundaries, into splits of about equal cost."""
     ways = [choose(snapshot, options, start, stop) for snapshot, start, stop in parts]
     size = split_size(sum(way.cost for way in ways), options)
     return [
@@ -93,11 +93,11 @@ def cut(parts: Sequence[tuple[Snapshot, int, int]], options: SourceOptions) -> l
 
 
 def _cut(snapshot: Snapshot, options: SourceOptions, way: Way, size: int) -> list[Split]:
-    """The splits of the log, behind those of what only the lake has."""
+    """Return the splits of what only the lake has, then those of the log."""
     splits = way.cut(size)
     if options.lake is None:
         return splits
-    from mqlake.spark.archived import begins_at, cut_archived  # it takes as long to import as all of the rest
+    from mqlake.spark.archived import begins_at, cut_archived  # importing it takes as long as everything else here
 
     start, stop = begins_at(options, snapshot.root, snapshot.first), snapshot.first
     start = max(start, options.start_offset or 0)
@@ -107,12 +107,12 @@ def _cut(snapshot: Snapshot, options: SourceOptions, way: Way, size: int) -> lis
 
 
 def expand(paths: tuple[str, ...]) -> list[Path]:
-    """The folders that paths and patterns name, each once."""
+    """Return the folders that paths and patterns name, each once."""
     found: dict[Path, Path] = {}
     for text in paths:
         path = text.removeprefix("file://") if text.startswith("file:///") else text.removeprefix("file:")
         if "://" in path:
-            raise InvalidConfig("option path", text, "stores are read from a file system that every worker sees")
+            raise InvalidConfig("option path", text, "stores are read from a file system that every worker can see")
         is_pattern = glob.has_magic(path) and not Path(path).exists()
         matches = sorted(glob.glob(path)) if is_pattern else [path]  # noqa: PTH207  # patterns may be absolute
         if not matches:
@@ -123,21 +123,21 @@ def expand(paths: tuple[str, ...]) -> list[Path]:
 
 
 def take_snapshot(path: Path) -> Snapshot:
-    """Look at a store once. The index is left alone here: only look-ups of keys need it, and know what it is like."""
+    """Open a store and take a snapshot. The index stays closed: only key look-ups need it, and open it themselves."""
     layout = find_store(path, read_only=True, create=False)
     config = resolve(layout, StoreConfig(index=IndexConfig(enabled=False)))
     return snapshot_of(str(path), Follower(layout, config, derive=False))
 
 
 def snapshot_of(root: str, follower: Follower) -> Snapshot:
-    """A store as its follower sees it now."""
-    end = follower.readable_end()
-    follower.log.follow(end)  # the writer may have gone on to a new file since the folder was listed
+    """Return the snapshot of a store as its follower sees it now."""
+    end = follower.ends.visible
+    follower.log.follow(end)  # the writer may have rolled to a new file since the folder was listed
     return Snapshot(root, follower.log.first_offset, end, follower)
 
 
 def narrow(snapshot: Snapshot, options: SourceOptions) -> tuple[int, int]:
-    """The byte range, between record boundaries, that holds all messages of the offsets and times asked for."""
+    """Return the byte range, between record boundaries, that holds all messages in the selected offsets and times."""
     first, end = snapshot.first, snapshot.end
     begin = first
     if options.lake is not None:
@@ -154,11 +154,11 @@ def narrow(snapshot: Snapshot, options: SourceOptions) -> tuple[int, int]:
         low = max(low, boundaries.around_time(options.start_time - CLOCK_STEP_MS)[0])
     if options.end_time is not None:
         high = max(low, min(high, boundaries.around_time(options.end_time + CLOCK_STEP_MS)[1]))
-    # The log's own beginning is one, damaged or not: damage there is to be told, too.
-    return low if low == first else boundaries.at_or_behind(low), boundaries.at_or_behind(high)
+    # The log's first offset counts as a boundary even if it is damaged: that damage must be reported too.
+    return low if low == first else boundaries.at_or_after(low), boundaries.at_or_after(high)
 
 
 def split_size(total: int, options: SourceOptions) -> int:
-    """Bytes a split: few enough to keep every core busy, not so few that starting tasks costs more than reading."""
+    """Return the bytes per split: small enough to keep all cores busy, not so small that starting tasks dominates."""
     wanted = options.min_partitions or SPLITS_A_CORE * (os.cpu_count() or 1)
     return max(options.smallest_split, min(options.split_size, -(-total // wanted)))

@@ -1,8 +1,8 @@
-"""`read(spark, path, where=…)`: what of a predicate can be said in options is, and all of it stays a filter of Spark's.
+"""`read(spark, path, where=…)`: turn parts of a predicate into options. Spark still filters by the whole predicate.
 
-So options can only make a read smaller, never wrong. Understood are comparisons of selectable columns with literals and
-IN lists of them, with AND between; any other part is left to Spark. Where OR, CASE or an odd BETWEEN stands outside of
-parentheses, the parts are no longer what the word AND makes of them, and nothing is turned into options.
+So options can only make a read smaller, never wrong. Understood are comparisons of selectable columns with literals,
+and IN lists of literals, joined by AND. Any other part is left to Spark. With OR, CASE or BETWEEN outside parentheses,
+splitting at AND would be wrong, so nothing is turned into options.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def read(
     columns: Sequence[str] | None = None,
     **options: object,
 ) -> DataFrame:
-    """The messages of a store, or of several, for which a predicate holds, with the columns asked for.
+    """Return the messages of one or more stores for which a predicate holds, with the given columns.
 
-    `options` are those of the source; what is given here is not taken from `where` as well.
+    `options` are those of the source. They take precedence over what `where` says.
     """
     given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
     if where is not None:
@@ -57,7 +57,7 @@ def read(
 
 
 def options_of(where: str, zone: str) -> dict[str, str]:
-    """The part of a predicate that options can say; `zone` is what Spark reads times in."""
+    """Return the part of a predicate that options can express. `zone` is the time zone of Spark's session."""
     sets: dict[str, list[set[str]]] = {}
     bounds: dict[str, list[int]] = {}
     for conjunct in conjuncts(tokens_of(where)):
@@ -70,9 +70,9 @@ def options_of(where: str, zone: str) -> dict[str, str]:
     options |= {name: str(max(0, (max if name.startswith("start") else min)(found))) for name, found in bounds.items()}
     for start, end in (("startTime", "endTime"), ("startOffset", "endOffset")):
         if start in options and end in options and int(options[start]) > int(options[end]):
-            del options[end]  # no row can match; Spark's filter sees to that
+            del options[end]  # no row can match; Spark's filter drops them all
     if "startOffset" in options or "endOffset" in options:
-        options["failOnDataLoss"] = "false"  # a bound is a filter here, no claim that the log reaches so far
+        options["failOnDataLoss"] = "false"  # a bound is only a filter here: the log need not reach that far
     return options
 
 
@@ -81,20 +81,20 @@ def tokens_of(where: str) -> list[Token]:
 
 
 def columns_in(where: str) -> set[str]:
-    """The columns that a predicate may look at."""
+    """Return the columns that a predicate may use."""
     from mqlake.spark.schema import ALL_COLUMNS
 
     return {name for name in ALL_COLUMNS if re.search(rf"\b{name}\b", where, re.IGNORECASE)}
 
 
 def conjuncts(tokens: list[Token]) -> list[list[Token]]:
-    """The parts between the ANDs outside of parentheses; none where AND is not what binds them."""
+    """Return the parts between the ANDs outside parentheses. Empty if AND does not bind the parts."""
     parts: list[list[Token]] = [[]]
     depth = 0
     for token in tokens:
         depth += (token.text == "(") - (token.text == ")")
         word = token.text.upper() if token.kind == "name" and depth == 0 else ""
-        if word in LOOSE or token.text in ("-", "/", "*") or depth < 0:  # the signs may begin a comment
+        if word in LOOSE or token.text in ("-", "/", "*") or depth < 0:  # these signs may begin a comment
             return []
         if word == "AND":
             parts.append([])
@@ -104,7 +104,7 @@ def conjuncts(tokens: list[Token]) -> list[list[Token]]:
 
 
 def understood(part: list[Token], zone: str) -> Iterator[tuple[str, Any]]:
-    """The options that one conjunct amounts to, or to less than; nothing where it is of another form."""
+    """Yield options implied by one conjunct; they may select more than it does. Nothing if it has another form."""
     words = [token.text.lower() if token.kind in ("name", "sign") else token.kind for token in part]
     if words == ["array_contains", "(", "keys", ",", "text", ")"]:
         yield "keys", {_literal(part[4])}
@@ -123,7 +123,7 @@ def understood(part: list[Token], zone: str) -> Iterator[tuple[str, Any]]:
         if column == "physical_offset" and words[2] == "number" and len(part[2].text) < 18:
             yield from _bounds("Offset", sign, int(part[2].text), int(part[2].text))
         elif column == "store_timestamp" and words[2] == "text" and MOMENT.fullmatch(_literal(part[2])):
-            with contextlib.suppress(ValueError):  # no such day
+            with contextlib.suppress(ValueError):  # no such date
                 yield from _bounds("Time", sign, *_moments(_literal(part[2]), zone))
 
 
@@ -136,7 +136,7 @@ def _fits(token: Token) -> bool:
 
 
 def _listed(part: list[Token]) -> list[Token]:
-    """The literals of `column IN (a, b)`."""
+    """Return the literals of `column IN (a, b)`."""
     if part[1].text.upper() != "IN" or len(part) < 5 or part[2].text != "(" or part[-1].text != ")":
         return []
     inside = part[3:-1]
@@ -146,7 +146,7 @@ def _listed(part: list[Token]) -> list[Token]:
 
 
 def _bounds(what: str, sign: str, low: int, high: int) -> Iterator[tuple[str, int]]:
-    """A value that lies in [low, high] as a bound of a half-open range."""
+    """Turn a comparison with a value in [low, high] into bounds of a half-open range."""
     if sign in ("=", "==", ">", ">="):
         yield f"start{what}", low
     if sign in ("=", "==", "<", "<="):
@@ -154,12 +154,12 @@ def _bounds(what: str, sign: str, low: int, high: int) -> Iterator[tuple[str, in
 
 
 def _moments(text: str, zone: str) -> tuple[int, int]:
-    """The milliseconds that a time without a zone may mean, where clocks change: the earliest and the latest."""
+    """Return the earliest and the latest milliseconds that a time can mean: it is ambiguous when clocks change."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         try:
             moment = moment.replace(tzinfo=ZoneInfo(zone))
-        except (ZoneInfoNotFoundError, ValueError):  # a name that only Java knows
+        except (ZoneInfoNotFoundError, ValueError):  # a zone that only Java knows
             moment = moment.replace(tzinfo=ZoneInfo("UTC"))
             return _ms(moment - timedelta(hours=18)), _ms(moment + timedelta(hours=18))
     stamps = [_ms(moment.replace(fold=fold)) for fold in (0, 1)]

@@ -1,12 +1,12 @@
-"""In a worker: one split -> Arrow batches, straight from the files.
+"""Read one split into Arrow batches, straight from the files. Runs in a worker.
 
-A task opens just the files that its split lies in, and proves what it read: a scan comes out exactly at the split's
-end, an end-of-file marker is where a file ends, queue entries are as many and where the plan said. Anything else, a
-file that was deleted meanwhile included, is ChangedUnderRead; a split never gives fewer rows than it was planned for,
-but for damage, which is told.
+A task opens only the files of its split, and proves what it read: a scan ends exactly at the split's end, an
+end-of-file marker closes its file, and queue entries have the count and the offsets that were planned. Anything else,
+including a file deleted meanwhile, raises ChangedUnderRead. A split never returns fewer rows than planned, except for
+damage, which is reported.
 
-Memory: what was read of a mapped file is let go a window at a time, so a worker holds a window and a batch, however
-large splits and files are.
+Memory: pages of a mapped file are released one window at a time. A worker holds one window and one batch, however large
+splits and files are.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
 Entries = np.ndarray[Any, np.dtype[np.void]]
 ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 WINDOW_BYTES = 32 << 20
-"""Pages of the log that a worker keeps mapped in behind the place it reads at."""
+"""Bytes of log that a worker keeps mapped in before it releases their pages."""
 
 _log = logging.getLogger(__name__)
 
 
 def read_split(options: SourceOptions, schema: pa.Schema, split: Split) -> Iterator[pa.RecordBatch]:
-    """The wanted messages of a split as batches of the table, in the order of the log."""
+    """Yield the wanted messages of a split as batches of the table, in log order."""
     settle()
     selection = Selection(options, split.topics)
     table = Table(split.store, schema)
     scan = SplitScan(options, split, selection.columns)
     try:
         if split.archived:
-            raise FileVanished(split.store, split.start, "a log that begins later", "the lake to have it")
+            raise FileVanished(split.store, split.start, "a log that begins later", "it in the lake")
         for batch in scan.of_split():
             batch = selection.of(batch)
             if batch.num_rows:
@@ -74,11 +74,11 @@ def read_split(options: SourceOptions, schema: pa.Schema, split: Split) -> Itera
 
 
 class FileVanished(ChangedUnderRead):
-    """A file was deleted since the read was planned."""
+    """A log file was deleted after the read was planned."""
 
 
 class SplitScan(Scan):
-    """A scan that proves its end, and keeps what it had to pass over."""
+    """A scan that proves that it reached the split's end, and records the damage it skipped."""
 
     def __init__(
         self, options: SourceOptions, split: Split, columns: tuple[str, ...], *, check_crc: bool = True
@@ -89,12 +89,12 @@ class SplitScan(Scan):
         self._tags = options.tags
         self._layout = Layout(Path(split.store))
         self.damage: list[tuple[int, int, str]] = []
-        """Offset, size and reason of what was passed over since this was last cleared."""
+        """Offset, size and reason of each damaged range skipped since this list was last cleared."""
         self.reached = split.start
-        """The rows before this offset were given out when a file was found to be gone."""
+        """The rows before this offset were returned. The lake continues here if a file is gone."""
 
     def of_split(self) -> Iterator[pa.RecordBatch]:
-        """The batches of the split, whichever way it names its messages."""
+        """Yield the batches of the split, in whichever way it names its messages."""
         split = self._split
         if split.runs is not None:
             yield from self._at(queue_offsets(self._layout, split, self._tags))
@@ -104,21 +104,21 @@ class SplitScan(Scan):
             offset = split.start
             while offset < split.end:
                 stretch = self._stretch(offset, split.end)
-                yield from self.batches(stretch, _LettingGo(stretch))
+                yield from self.batches(stretch, _PageRelease(stretch))
                 offset = stretch.log_start + stretch.end
 
     def _at(self, offsets: bytes) -> Iterator[pa.RecordBatch]:
-        """The records at these offsets, which rise."""
+        """Yield the records at these offsets, which are in ascending order."""
         places = np.frombuffer(offsets, np.int64)
         number = 0
         while number < len(places):
             stretch = self._stretch(int(places[number]), self._split.readable)
-            reached = yield from _letting_go(stretch.data, self.picked(stretch, offsets, number))
-            assert reached > number, "an offset lies in the file that was mapped for it"
+            reached = yield from _releasing(stretch.data, self.picked(stretch, offsets, number))
+            assert reached > number, "the first offset is in the file that was mapped for it"
             number = reached
 
     def _stretch(self, start: int, stop: int) -> Stretch:
-        """The part of [start, stop) that lies in one file of the log."""
+        """Return the part of [start, stop) that lies in one file of the log."""
         self.reached = start
         size = self._split.file_size
         log_start = start - start % size
@@ -130,7 +130,7 @@ class SplitScan(Scan):
         return open_file(self._split, path, log_start, self._split.file_size)
 
     def behind_marker(self, stretch: Stretch, position: int) -> int:
-        """The marker must cover the rest of its file, and the split must end there or in the next file."""
+        """Check that the marker covers the rest of its file, and that the split does not end inside it."""
         size = self._split.file_size
         covers = int.from_bytes(stretch.data[position : position + 4], "big")
         if position + covers != size or stretch.end != size:
@@ -141,13 +141,13 @@ class SplitScan(Scan):
         return stretch.end
 
     def behind_damage(self, stretch: Stretch, position: int, status: int) -> int:
-        """Damage must not hide that the split was cut inside of a record, which would then be in no split."""
+        """Check that damage does not hide a split cut inside a record: that record would be in no split."""
         limit = min(self._split.file_size, self._split.readable - stretch.log_start)
         whole = find_record(stretch.data, position, limit, stretch.log_start)
         if whole < stretch.end < limit:
             place = stretch.log_start + whole
             if whole + check_record(stretch.data, whole, limit, place, False) > stretch.end:
-                found = f"a whole record that passes {self._split.end}, where this split ends"
+                found = f"a whole record that crosses {self._split.end}, where this split ends"
                 raise ChangedUnderRead(
                     self._split.store, place, found, "a record boundary there (try another splitSize)"
                 )
@@ -158,8 +158,8 @@ class SplitScan(Scan):
         self.damage.append((error.physical_offset, size, error.reason))
 
 
-class _LettingGo:
-    """Follows a scan and lets go of the pages behind it; they stay in the page cache, and count for no process."""
+class _PageRelease:
+    """Release the pages that a scan has read. They stay in the page cache, but not in the process's memory."""
 
     def __init__(self, stretch: Stretch) -> None:
         self._pages = stretch.data
@@ -173,10 +173,8 @@ class _LettingGo:
             self._kept_from = self._at
 
 
-def _letting_go(
-    pages: mmap.mmap, batches: Generator[pa.RecordBatch, None, int]
-) -> Generator[pa.RecordBatch, None, int]:
-    """The same for records here and there: behind each batch all pages are let go."""
+def _releasing(pages: mmap.mmap, batches: Generator[pa.RecordBatch, None, int]) -> Generator[pa.RecordBatch, None, int]:
+    """Yield batches of scattered records, and release all pages after each batch."""
     while True:
         try:
             batch = next(batches)
@@ -188,20 +186,20 @@ def _letting_go(
 
 
 def queue_offsets(layout: Layout, split: Split, tags: tuple[str, ...] | None) -> bytes:
-    """Where the messages of the split's queue entries lie, rising; those whose tag has another hash are left out."""
+    """Return the physical offsets in the split's queue entries, ascending. Drop entries with another tag hash."""
     assert split.runs is not None
     parts = [_entries(layout, split, run) for run in split.runs]
     entries = np.concatenate(parts)
     if tags is not None:
         codes = entries["tags_code"].astype(np.int64)
         hashes = [java_hash(tag) for tag in tags]
-        no_hash = (codes < -(1 << 31)) | (codes >= 1 << 31)  # when it is due, or a place in RocketMQ's extension file
+        no_hash = (codes < -(1 << 31)) | (codes >= 1 << 31)  # a delivery time, or a place in RocketMQ's extension file
         entries = entries[np.isin(codes, hashes) | no_hash]
     return np.sort(entries["offset"].astype(np.int64)).tobytes()
 
 
 def _entries(layout: Layout, split: Split, run: QueueRun) -> Entries:
-    """The entries of a run that name messages; all of them point into the split."""
+    """Return the entries of a run that name messages. All of them must point into the split."""
     directory = layout.consume_queues / run.topic / str(run.queue_id)
     parts = []
     at, stop = run.first * ENTRY_SIZE, run.stop * ENTRY_SIZE
@@ -215,9 +213,9 @@ def _entries(layout: Layout, split: Split, run: QueueRun) -> Entries:
     entries = entries[entries["size"] != FILLER_SIZE]
     outside = (entries["offset"] < split.start) | (entries["offset"] >= split.end) | (entries["size"] <= 0)
     if outside.any():
-        found = f"an entry of {run.topic}, queue {run.queue_id}, that names it"
+        found = f"an entry of {run.topic}, queue {run.queue_id}, that points there"
         offset = int(entries["offset"][outside][0])
-        raise ChangedUnderRead(split.store, offset, found, f"entries that name [{split.start}, {split.end})")
+        raise ChangedUnderRead(split.store, offset, found, f"entries that point into [{split.start}, {split.end})")
     return entries
 
 
@@ -225,5 +223,5 @@ def open_file(split: Split, path: Path, start: int, size: int) -> MappedFile:
     try:
         return MappedFile.open(path, start, size, writable=False)
     except FileNotFoundError:
-        found = f"no file {path.parent.name}/{path.name}: it was deleted since this read was planned"
+        found = f"no file {path.parent.name}/{path.name}: it was deleted after this read was planned"
         raise FileVanished(split.store, split.start, found, f"the log up to {split.end}") from None

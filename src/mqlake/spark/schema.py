@@ -1,10 +1,10 @@
-"""The columns of the table, to Spark and to Arrow, and how batches of a scan become batches of the table.
+"""The columns of the table in Spark and in Arrow, and the conversion of scanned batches to batches of the table.
 
-Names are those of `store.scan.COLUMNS`, with `store` before them. What a scan has as a dictionary is a text here, and
-times are in microseconds, because that is what Spark takes. Whole columns are converted; no row is touched by Python.
+Names are those of `store.scan.COLUMNS`, preceded by `store`. Dictionaries become texts, and times become microseconds,
+because Spark expects that. Whole columns are converted; Python touches no row.
 
-A column that every message has is NOT NULL, unless damage comes as rows of its own (`onDamage=rows`): then only
-`store`, `physical_offset` and `size` are.
+A column that every message has is NOT NULL. With `onDamage=rows`, damage has rows of its own, and only `store`,
+`physical_offset` and `size` are NOT NULL.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ DAMAGE = "damage"
 DEFAULT_COLUMNS = (STORE, *SCANNED)
 ALL_COLUMNS = (*DEFAULT_COLUMNS, RAW_BODY)
 FARTHEST_MS = (2**63 - 1) // 1000
-"""The farthest time from 1970 that fits into microseconds, to either side."""
+"""The farthest time before or after 1970 that fits in microseconds."""
 OF_DAMAGE = (STORE, "physical_offset", "size", DAMAGE)
-"""What a row for a damaged range has; its other columns are null."""
+"""The columns of a row for a damaged range. Its other columns are null."""
 
 _OF_SCAN: dict[str, tuple[DataType, pa.DataType]] = {
     "int32": (IntegerType(), pa.int32()),
@@ -55,15 +55,15 @@ TYPES: dict[str, tuple[DataType, pa.DataType]] = {
     RAW_BODY: _OF_SCAN["binary"],
     DAMAGE: _OF_SCAN["string"],
 }
-"""Type of each column in Spark and in Arrow."""
+"""The Spark type and the Arrow type of each column."""
 
 
 def checked_columns(columns: Sequence[str] | None, *, with_damage: bool) -> tuple[str, ...]:
-    """The columns asked for (default: all but `raw_body`); `damage` is the last where it is not among them."""
+    """Check the given columns (default: all but `raw_body`). With damage rows, append `damage` if it is missing."""
     known = (*ALL_COLUMNS, DAMAGE) if with_damage else ALL_COLUMNS
     chosen = tuple(columns) if columns is not None else DEFAULT_COLUMNS
-    if not chosen:  # Spark's workers lose the number of rows of a batch without columns: its count would be 0
-        raise InvalidConfig("option columns", "none", "at least one; size is the cheapest to count with")
+    if not chosen:  # Spark's workers lose the row count of a batch without columns: a count would be 0
+        raise InvalidConfig("option columns", "none", "at least one; size is the cheapest for counting")
     for name in chosen:
         if name not in known:
             hint = " (damage needs onDamage=rows)" if name == DAMAGE else ""
@@ -86,7 +86,7 @@ def nullable(name: str, columns: Sequence[str]) -> bool:
 
 
 def arrow_schema_for(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark expects for a schema of ours or of the user's, who may say that all is nullable."""
+    """Return the Arrow schema that Spark expects. A user's schema may declare more columns nullable than ours."""
     expected = {field.name: field.nullable for field in spark_schema(schema.names)}
     for field in schema.fields:
         if expected[field.name] and not field.nullable:
@@ -95,35 +95,35 @@ def arrow_schema_for(schema: StructType) -> pa.Schema:
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
-    """The columns of a schema that the user gave: it chooses and orders columns, and changes none of their types."""
+    """Return the columns of a schema from the user. It may select and order columns, but not change their types."""
     for field in schema.fields:
         if field.name not in TYPES:
             raise InvalidConfig("schema", field.name, f"one of {', '.join(TYPES)}")
         expected = TYPES[field.name][0]
         if field.dataType != expected:
             found = f"{field.name} {field.dataType.simpleString()}"
-            raise InvalidConfig("schema", found, f"{field.name} is {expected.simpleString()}; cast it behind the read")
+            raise InvalidConfig("schema", found, f"{field.name} is {expected.simpleString()}; cast it after the read")
     return tuple(schema.names)
 
 
 def microseconds(times: pa.Array) -> pa.Array:
-    """Times in milliseconds as Spark has them; one that is too far for that, the farthest there is.
+    """Convert times from milliseconds to microseconds. Times that do not fit become the farthest possible ones.
 
-    A record's times are under no checksum: a bit that flipped in one must not fail the read of all others.
+    No checksum covers a record's times: one flipped bit must not fail the read of all other records.
     """
     values = times.cast(pa.int64()).to_numpy(zero_copy_only=False)
     return pa.array(np.clip(values, -FARTHEST_MS, FARTHEST_MS) * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
 
 
 class Table:
-    """Makes batches of one table: one store, one schema."""
+    """Make batches of the table for one store and one schema."""
 
     def __init__(self, store: str, schema: pa.Schema) -> None:
         self._store = pa.scalar(store)
         self._schema = schema
 
     def of_messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch of a scan, as a batch of the table."""
+        """Convert a scanned batch to a batch of the table."""
         return pa.RecordBatch.from_arrays([self._column(field, batch) for field in self._schema], schema=self._schema)
 
     def _column(self, field: pa.Field, batch: pa.RecordBatch) -> pa.Array:
@@ -139,7 +139,7 @@ class Table:
         return column if column.type == field.type else column.cast(field.type)
 
     def of_damage(self, ranges: Sequence[tuple[int, int, str]]) -> pa.RecordBatch:
-        """Rows for damaged ranges: offset, size, reason."""
+        """Return rows for damaged ranges, given as offset, size and reason."""
         offsets, sizes, reasons = zip(*ranges, strict=True)
         values = {"physical_offset": offsets, "size": [min(size, 2**31 - 1) for size in sizes], DAMAGE: reasons}
         arrays = []

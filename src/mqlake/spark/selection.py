@@ -1,7 +1,7 @@
-"""Which rows of a scan's batch are wanted: what neither the kernel nor the plan can decide alone.
+"""Filter the rows of a scanned batch: what neither the kernel nor the plan can decide alone.
 
-The plan narrows the read to byte ranges, queue entries or index hits, which may hold more than was asked for; what
-passes here is exact, whichever way it was found.
+The plan narrows a read to byte ranges, queue entries or index hits, which may hold more than was selected. This filter
+is exact, whichever way the rows were found.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from mqlake.spark.schema import DAMAGE, STORE
 from mqlake.spark.topics import wants
 
 HALF_OR_ROLLED_BACK = 0x4
-"""The bit that half (0x4) and rolled-back (0xC) messages of transactions have, and committed ones (0x8) have not."""
+"""The bit that half (0x4) and rolled-back (0xC) messages of transactions have and committed ones (0x8) do not."""
 
 
 class Selection:
-    """Filters batches of a scan; `columns` are what the scan must have for it."""
+    """Filter scanned batches. `columns` lists what the scan must provide for that."""
 
     def __init__(self, options: SourceOptions, topics: tuple[str, ...] | None) -> None:
-        """`topics` are those that the scan itself leaves through; None where it leaves all through."""
+        """`topics` are those that the scan itself lets through; None means all."""
         self._options = options
         self._by_topic = topics is None and (options.topics_pattern is not None or not options.include_internal)
         self._known: dict[str, bool] = {}
@@ -43,11 +43,11 @@ class Selection:
         return tuple(wanted) or ("size",)
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that are wanted, in their order."""
+        """Return the wanted rows in their order."""
         masks = [mask for mask in self._masks(batch) if mask is not None]
         for mask in masks[1:]:
             masks[0] = pc.and_(masks[0], mask)
-        if masks and masks[0].true_count < batch.num_rows:  # else nothing is to be copied
+        if masks and masks[0].true_count < batch.num_rows:  # avoid a copy if all rows are wanted
             batch = batch.filter(masks[0])
         return batch if self._options.keys is None else batch.take(self._with_keys(batch))
 
@@ -58,7 +58,7 @@ class Selection:
             masks.append(self._topic_mask(batch.column("topic")))
         if not options.include_internal:
             flags = batch.column("sys_flag").to_numpy()
-            if np.bitwise_or.reduce(flags) & HALF_OR_ROLLED_BACK:  # few batches have any
+            if np.bitwise_or.reduce(flags) & HALF_OR_ROLLED_BACK:  # few batches have such messages
                 masks.append(pa.array(flags & HALF_OR_ROLLED_BACK == 0))
         if options.queues is not None:
             masks.append(_among(batch.column("queue_id"), options.queues, pa.int32()))
@@ -71,7 +71,7 @@ class Selection:
         return masks
 
     def _topic_mask(self, topics: pa.DictionaryArray) -> pa.Array | None:
-        """By the few distinct names; None where all of them are wanted."""
+        """Return the mask by topic, decided once per distinct name. None if all topics are wanted."""
         names = topics.dictionary.to_pylist()
         self._known |= {name: wants(self._options, name) for name in names if name not in self._known}
         wanted = [number for number, name in enumerate(names) if self._known[name]]
@@ -80,7 +80,7 @@ class Selection:
         return pc.is_in(topics.indices, value_set=pa.array(wanted, topics.indices.type))
 
     def _with_keys(self, batch: pa.RecordBatch) -> pa.Array:
-        """The numbers of the rows that have one of the keys."""
+        """Return the indices of the rows that have one of the keys."""
         keys = batch.column("keys")
         assert self._options.keys is not None
         hits = _among(pc.list_flatten(keys), self._options.keys, pa.string())

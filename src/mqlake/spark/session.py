@@ -1,4 +1,4 @@
-"""A Spark session, after a look at what it needs: a Java that is new enough, and this interpreter for its workers."""
+"""Start a Spark session. Checks for a recent Java first, and makes workers use this interpreter."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from mqlake.errors import MissingJava
 JAVA_NEEDED = 17
 WORKER_PYTHON = Path(__file__).with_name("worker-python")
 SETTINGS = {
-    # Also whole and by renaming, but on a local disk in a quarter of the time that Spark's default takes, which asks
-    # other programs about every file. A checkpoint has one driver at a time in any case.
+    # Also atomic by renaming, but on a local disk four times as fast as Spark's default, which runs other programs for
+    # every file. A checkpoint has only one driver at a time in any case.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-"""What suits the source; `docs/pipeline.md` says what each is worth, for sessions that are made in other ways."""
+"""Settings that suit the source. `docs/pipeline.md` says what each is worth, for sessions made in other ways."""
 LOCAL_SETTINGS = {
-    # Rows go from the Python workers to the JVM beside them: not through TCP, and not in small pieces.
+    # Rows go from the Python workers to the JVM on the same machine: avoid TCP and small pieces.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.execution.pandas.udf.buffer.size": str(1 << 20),
 }
-"""The same, where workers are on this machine."""
+"""Further settings if the workers are on this machine."""
 JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-"""Arrow's values are read without a check of every index: a quarter of the JVM's time in a read of all columns."""
+"""Arrow reads values without checking every index: this saves a quarter of the JVM's time in a read of all columns."""
 WITH_JAVA_OPTIONS = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
 
 
 def session(master: str = "local[*]", **settings: object) -> SparkSession:
-    """Start Spark, or get the session that runs; `settings` are Spark's, with _ for the dots of their names.
+    """Start Spark or return the running session. `settings` are Spark's, with _ for the dots in their names.
 
     session("local[2]", spark_driver_memory="1g")
     """
@@ -58,8 +58,8 @@ def is_local(master: str) -> bool:
 
 
 def worker_python(master: str) -> str:
-    """What Spark is to start as Python: this interpreter; where workers are on this machine, and PySpark is installed
-    for it, without the archives that Spark would have it import PySpark from."""
+    """Return the Python that Spark should start: this interpreter. If workers are on this machine and PySpark is
+    installed, return a script that starts it without Spark's own PySpark archives."""
     found = {*os.environ.get("PYTHONPATH", "").split(os.pathsep), *site.getsitepackages(), site.getusersitepackages()}
     is_installed = str(Path(pyspark.__file__).parents[1]) in found
     if not is_local(master) or not is_installed or not os.access(WORKER_PYTHON, os.X_OK):
@@ -69,7 +69,7 @@ def worker_python(master: str) -> str:
 
 
 def require_java() -> int:
-    """The version of the Java that Spark will find; MissingJava where there is none, or an older one."""
+    """Return the version of the Java that Spark will find. Raises MissingJava if there is none or it is too old."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
@@ -80,9 +80,9 @@ def require_java() -> int:
         raise MissingJava(f"none that runs: {java}: {error.strerror}", JAVA_NEEDED) from None
     except subprocess.TimeoutExpired:
         raise MissingJava(f"none that runs: {java}: no answer within a minute", JAVA_NEEDED) from None
-    told = done.stderr + done.stdout
-    match = re.search(r'version "(?:1\.)?(\d+)', told)
+    printed = done.stderr + done.stdout
+    match = re.search(r'version "(?:1\.)?(\d+)', printed)
     if match is None or int(match[1]) < JAVA_NEEDED:
-        first = told.strip().splitlines()[0] if told.strip() else f"nothing, exit code {done.returncode}"
-        raise MissingJava(f"{java}, which says: {first}", JAVA_NEEDED)
+        first = printed.strip().splitlines()[0] if printed.strip() else f"nothing, exit code {done.returncode}"
+        raise MissingJava(f"{java}, which prints: {first}", JAVA_NEEDED)
     return int(match[1])

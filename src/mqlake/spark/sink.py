@@ -1,11 +1,11 @@
-"""A store as the place that Spark writes to: `df.write.format("mqlake").mode("append").save(path)`, and streams.
+"""Write to a store from Spark: `df.write.format("mqlake").mode("append").save(path)`, and streams.
 
-A store has one writer, and rows come from many tasks. So each task packs its rows, all but what only the log knows, and
-stages them in the store's folder; the commit, beside the driver, opens the store and appends what was staged, a
-copy in the kernel. No row passes through the driver.
+A store has one writer, but rows come from many tasks. So each task packs its rows, except for what only the log knows,
+and stages them in the store's folder. The commit runs in a process next to the driver: it opens the store and appends
+the staged records, which is a copy in the kernel. No row passes through the driver.
 
-A stream's batch is written once (`store/batches.py`): it is known by the query's id, which its checkpoint keeps, and
-its number. A batch write is, too, where an option jobId names it.
+A stream's batch is written exactly once (`ingest/batches.py`). It is identified by the query's id, which its checkpoint
+keeps, and by the batch number. A batch write is also written once if the option jobId names it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from mqlake.files.layout import Layout
+from mqlake.ingest.batches import Fence, commit_parts
+from mqlake.ingest.pack import Packer
+from mqlake.ingest.staging import Part, Staging
 from mqlake.spark.jobs.tasks import settle
 from mqlake.spark.sink_options import Target
-from mqlake.store.batches import Fence, commit_parts
-from mqlake.store.pack import Packer
-from mqlake.store.staging import Part, Staging
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,14 +34,14 @@ Messages = Sequence[WriterCommitMessage | None]
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task tells the commit."""
+    """A task's message to the commit."""
 
     part: Part
     fence: Fence | None
 
 
 class MqlakeWriter(DataSourceArrowWriter):
-    """One batch write: one object for all tasks and the commit."""
+    """One batch write. All tasks and the commit share this object."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -57,21 +57,21 @@ class MqlakeWriter(DataSourceArrowWriter):
 
 
 class MqlakeStreamWriter(DataSourceStreamArrowWriter):
-    """The batches of a stream. Tasks learn from Spark which batch they are in; the commit learns it from them."""
+    """The batches of a stream. Tasks learn from Spark which batch they are in, and pass it on to the commit."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
-        assert context is not None, "this runs in a task"
+        assert context is not None, "only called in a task"
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         assert query is not None and batch is not None, "a task of a stream knows its query and its batch"
         return stage(self._target, iterator, Fence(query, int(batch)))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         fences = {staged.fence for staged in _staged(messages)}
-        for fence in fences:  # one, or none where the batch had no task
+        for fence in fences:  # one, or none if the batch had no task
             assert fence is not None and fence.batch == batchId, f"{fence} staged for batch {batchId}"
             commit(self._target, messages, fence)
 
@@ -81,7 +81,7 @@ class MqlakeStreamWriter(DataSourceStreamArrowWriter):
 
 
 def stage(target: Target, batches: Iterator[pa.RecordBatch], fence: Fence | None) -> Staged:
-    """In a worker: the rows of a task, packed, into a file of their own."""
+    """Pack the rows of a task into a staging file of its own. Runs in a worker."""
     settle()
     context = TaskContext.get()
     number = context.partitionId() if context is not None else 0
@@ -92,13 +92,13 @@ def stage(target: Target, batches: Iterator[pa.RecordBatch], fence: Fence | None
 
 
 def commit(target: Target, messages: Messages, fence: Fence | None) -> None:
-    """Beside the driver: what the tasks staged goes into the log."""
+    """Append what the tasks staged to the log. Runs in a process next to the driver."""
     parts = [staged.part for staged in _staged(messages)]
     commit_parts(target.path, target.config, _staging(target, fence), parts, fence, target.lock_timeout_s)
 
 
 def abort(target: Target, messages: Messages, fence: Fence | None) -> None:
-    """Nothing of this attempt counts, unless the commit has decided on it already: then it waits for a replay."""
+    """Drop this attempt, unless the commit has already decided on it: then its files stay for a replay."""
     _staging(target, fence).drop([staged.part for staged in _staged(messages)])
 
 

@@ -1,7 +1,7 @@
-"""What a write into a store can be told, and which columns it takes: checked when the write is planned.
+"""The options and columns of a write to a store, checked when the write is planned.
 
-Beside the sink's own options, those of RocketMQ's settings are taken that say how a store's files and records are made,
-by RocketMQ's names: they matter when the write makes the store.
+Besides the sink's own options, RocketMQ's settings for files and records are accepted under RocketMQ's names. They take
+effect if the write creates the store.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pyspark.sql.types import (
 from mqlake.config import SETTINGS, StoreConfig
 from mqlake.errors import InvalidConfig, InvalidMessage
 from mqlake.files.layout import Layout
+from mqlake.ingest.batches import SINK_TOPIC, Fence
+from mqlake.ingest.staging import NAME
 from mqlake.logs.consume_queues import BatchQueues
 from mqlake.logs.topic_table import require_topic
-from mqlake.store.batches import SINK_TOPIC, Fence
 from mqlake.store.opening import find_store, resolve
-from mqlake.store.staging import NAME
 
 COLUMNS: dict[str, str] = {
     "topic": "string",
@@ -42,10 +42,10 @@ COLUMNS: dict[str, str] = {
     "flag": "int",
     "born_timestamp": "timestamp",
 }
-"""The columns that a write takes, with their types."""
+"""The columns that a write accepts, with their types."""
 OPTIONS = ("path", "topic", "jobId", "lockTimeout")
 OF_SPARK = ("checkpointlocation", "queryname")
-"""Options of a stream that are Spark's own."""
+"""Spark's own options of a stream."""
 OF_STORE = {
     name.lower(): name
     for name, (section, _, _) in SETTINGS.items()
@@ -56,28 +56,30 @@ LOCK_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where a write goes, and how; sent to the tasks."""
+    """Where and how to write. Sent to the tasks."""
 
     path: Path
     config: StoreConfig
-    """With every size filled in."""
+    """All sizes are filled in."""
     topic: str | None
-    """Of all rows, where they have no column of it (topic)."""
+    """The topic of all rows, if they have no topic column (topic)."""
     fence: Fence | None
-    """Which batch this is, where it must not be written twice (jobId; a stream has its own)."""
+    """Identifies this batch so that it is written only once (jobId; a stream has its own)."""
     run: str
-    """This write, among all others."""
+    """A unique id of this write."""
     lock_timeout_s: float
-    """How long another writer of the store is waited for (lockTimeout)."""
+    """How long to wait for another writer of the store (lockTimeout)."""
     refused: frozenset[str]
-    """Topics that take no messages."""
+    """Topics that accept no messages."""
 
 
 def plan_write(given: Mapping[str, str], schema: StructType, *, overwrite: bool, stream: bool) -> Target:
-    """Check all that can be before a task runs. A store that does not exist is begun: its tasks stage in its folder."""
+    """Check everything that can be checked before a task runs. Creates the store's folder: tasks stage in it."""
     if overwrite:
         mode = 'outputMode("complete")' if stream else 'mode("overwrite")'
-        raise InvalidConfig("mode", mode, 'a log is only appended to: use mode("append"), into a new folder if need be')
+        raise InvalidConfig(
+            "mode", mode, 'a log can only be appended to: use mode("append"), to a new folder if needed'
+        )
     options = _options(given, stream=stream)
     _require_columns(schema, options.get("topic"))
     path = Path(options.get("path", ""))
@@ -99,7 +101,7 @@ def plan_write(given: Mapping[str, str], schema: StructType, *, overwrite: bool,
 
 
 def refused_topics(layout: Layout) -> frozenset[str]:
-    """Those with batch queues, which are only read here, and the sink's own."""
+    """Return topics with batch queues, which are read-only here, and the sink's own topic."""
     return frozenset(BatchQueues(layout.batch_queues, 0, 0).topics()) | {SINK_TOPIC}
 
 
@@ -111,7 +113,7 @@ def _options(given: Mapping[str, str], *, stream: bool) -> dict[str, str]:
             allowed = ", ".join((*OPTIONS, *OF_STORE.values()))
             raise InvalidConfig(f"option {name}", text, f"there is no such option; there are {allowed}")
     if stream and "jobid" in options:
-        raise InvalidConfig("option jobId", options["jobid"], "a stream's batches have their own: leave it out")
+        raise InvalidConfig("option jobId", options["jobid"], "a stream identifies its own batches: leave it out")
     if "jobid" in options and not NAME.fullmatch(options["jobid"]):
         raise InvalidConfig("option jobId", options["jobid"], "1 to 100 ASCII letters, digits and the characters . _ -")
     if "topic" in options:
@@ -133,18 +135,16 @@ def _require_columns(schema: StructType, topic: str | None) -> None:
     for field in schema.fields:
         if field.name not in COLUMNS:
             chosen = ", ".join(f'"{name}"' for name in COLUMNS)
-            raise InvalidConfig(
-                "column", field.name, f"not one of those that are written; a store's own table: df.select({chosen})"
-            )
+            raise InvalidConfig("column", field.name, f"cannot be written; select those that can: df.select({chosen})")
         if not _is_type(field.name, field.dataType):
             found = f"{field.name} {field.dataType.simpleString()}"
             raise InvalidConfig("column", found, f"must be {COLUMNS[field.name]}: cast it before the write")
     missing = {"body", "topic"} - set(schema.names) - ({"topic"} if topic else set())
     if missing:
         hint = ", or option topic for all rows" if "topic" in missing else ""
-        raise InvalidConfig("columns", ", ".join(schema.names), f"{' and '.join(sorted(missing))} must be there{hint}")
+        raise InvalidConfig("columns", ", ".join(schema.names), f"must include {' and '.join(sorted(missing))}{hint}")
     if topic and "topic" in schema.names:
-        raise InvalidConfig("option topic", topic, "there is a column topic too: give one of them")
+        raise InvalidConfig("option topic", topic, "there is also a column topic: give only one of them")
 
 
 def _is_type(name: str, kind: DataType) -> bool:

@@ -1,8 +1,8 @@
-"""The table to Spark: `spark.read.format("mqlake").option(…).load(path)`; `stream.py` is the same for `readStream`.
+"""The data source for Spark: `spark.read.format("mqlake").option(…).load(path)`. `stream.py` does `readStream`.
 
 A DataFrame is a snapshot: its splits are made once, at the first action, and every later action reads the same bytes.
-There is no `pushFilters` here, and there must not be: see the package's docstring. What only streams, writes and
-workers need is imported by them: Spark makes a process for every query that imports this module.
+There must be no `pushFilters` here: see the package's docstring. What only streams, writes and workers need is imported
+on use, because Spark starts a process that imports this module for every query.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 
 class MqlakeSource(DataSource):
-    """A store, or several, as a table: one row a message."""
+    """One or more stores as a table with one row per message."""
 
     @classmethod
     def name(cls) -> str:
         return "mqlake"
 
     def schema(self) -> StructType:
-        """Asked for before it is known whether this is a stream; what does not fit is told by the reader."""
+        """Return the schema. Spark calls this before it knows if this is a stream, so the reader checks the options."""
         return spark_schema(parse_options(without_stream_options(self.options)).columns)
 
     def reader(self, schema: StructType) -> MqlakeReader:
-        """`schema` is what `schema()` gave, or one of the user's, which then chooses the columns."""
+        """Return the reader. `schema` comes from `schema()` or from the user; a user's schema selects the columns."""
         options = parse_options(self.options, columns_of(schema))
         _require_columns(options, schema)
         return MqlakeReader(options, arrow_schema_for(schema))
@@ -69,7 +69,7 @@ def _require_columns(options: SourceOptions, schema: StructType) -> None:
 
 
 class MqlakeReader(DataSourceReader):
-    """Plans beside the driver (`partitions`), reads in the workers (`read`)."""
+    """Plan in a process next to the driver (`partitions`) and read in the workers (`read`)."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self._options = options
@@ -79,7 +79,7 @@ class MqlakeReader(DataSourceReader):
         return [split for store in plan(self._options) for split in store.splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Split):  # Spark's own, where there is no split at all
+        if not isinstance(partition, Split):  # Spark passes its own partition if there is no split
             return iter(())
         from mqlake.spark.read_split import read_split
 
@@ -87,7 +87,7 @@ class MqlakeReader(DataSourceReader):
 
 
 def explain(*paths: str, **options: object) -> str:
-    """What a read with these options would read, and why so: `print(explain("data/store", topics="orders"))`."""
+    """Describe what a read with these options would read, and why: `print(explain("data/store", topics="orders"))`."""
     import json
 
     given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}

@@ -1,4 +1,4 @@
-"""The unit of work: what one task reads. Made by the plan beside the driver, sent to a worker, exact and complete."""
+"""A split: exactly what one task reads. The plan makes it in a process next to the driver and sends it to a worker."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class QueueRun(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Split(InputPartition):
-    """Messages in [start, end) of one store's log: all of them, or those that queue entries or the index name."""
+    """Messages in [start, end) of one store's log: all of them, or those that queue entries or index hits point at."""
 
     store: str
-    """The store's folder; also what the column `store` says."""
+    """The store's folder; also the value of the column `store`."""
     file_size: int
     queue_file_size: int
     start: int
     end: int
     readable: int
-    """Where the log ended when the read was planned."""
+    """The end of the log when the read was planned."""
     topics: tuple[str, ...] | None = None
-    """The topics that are let through; None for all."""
+    """The selected topics; None for all."""
     runs: tuple[QueueRun, ...] | None = None
-    """Entries that point at the messages."""
+    """Queue entries that point at the messages."""
     offsets: bytes | None = None
-    """Physical offsets of the messages, int64, rising."""
+    """Physical offsets of the messages, int64, ascending."""
 
     lake: str | None = None
-    """Where rows are that the log no longer has."""
+    """The lake to read from if the log no longer has the rows."""
     archived: bool = False
-    """They are there already: the log is not looked at."""
+    """Read from the lake only, not from the log."""
 
     def __repr__(self) -> str:
         how = (

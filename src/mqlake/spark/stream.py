@@ -1,12 +1,12 @@
-"""The log as a stream: `spark.readStream.format("mqlake").load(path)`.
+"""Read the log as a stream: `spark.readStream.format("mqlake").load(path)`.
 
-A batch is a byte range of each store's log, between two positions in Spark's checkpoint (`offsets.py`). It is planned
-and read by the same code as a batch read of just these bytes, so a batch that is run again reads the same rows. Both
-ends of every range are record boundaries below what readers may see; the next batch begins where the last one ended:
-after a crash of driver or worker nothing is missing and nothing comes twice.
+A batch is a byte range of each store's log, between two positions in Spark's checkpoint (`offsets.py`). The code of
+batch reads plans and reads exactly these bytes, so a repeated batch reads the same rows. Both ends of a range are
+record boundaries before the visible end, and the next batch begins where the last one ended. After a crash of the
+driver or a worker nothing is missing and nothing comes twice.
 
-A store enters a stream with its position alone, and is read from the batch after on: so that the checkpoint knows where
-it began, whatever is deleted or written before the first of its batches is done.
+A new store enters a stream with its position alone; the following batch is the first to read it. So the checkpoint
+records where the store began, whatever is deleted or written before its first batch finishes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRow
 
 from mqlake.errors import InvalidConfig
 from mqlake.spark.admission import admit
-from mqlake.spark.offsets import Positions, beginning, offset_of, places_told, positions_of
+from mqlake.spark.offsets import Positions, beginning, offset_of, positions_of, reported_positions
 from mqlake.spark.options import MIB, SourceOptions, StreamOptions
 from mqlake.spark.plan import cut
 from mqlake.spark.split import Split
-from mqlake.spark.tails import Tails, boundaries_of, given_offsets, while_files_go
+from mqlake.spark.tails import Tails, boundaries_of, given_offsets, retry_if_deleted
 from mqlake.spark.ways import Snapshot
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 DEFAULT_MAX_BYTES = 256 * MIB
-"""Of the log for one batch: smaller ones cost more in starting them, larger ones take long to be done again."""
+"""Bytes of log per batch. Smaller batches cost more to start, larger ones take long to repeat."""
 
 Offset = dict[str, Any]
 
 
 class MqlakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives beside the driver as long as the query runs; a copy without open stores reads in the workers."""
+    """Lives in a process next to the driver while the query runs. A copy without open stores reads in the workers."""
 
     def __init__(self, options: SourceOptions, stream: StreamOptions, schema: pa.Schema) -> None:
         self._options = options
@@ -49,7 +49,7 @@ class MqlakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._tails = Tails(options, stream)
         self._target: Positions | None = None
-        """Where a query ends that takes what is available now."""
+        """Where a query with the trigger availableNow ends."""
 
     # ---- positions
 
@@ -63,17 +63,17 @@ class MqlakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxBytes(self._stream.max_bytes_per_trigger or DEFAULT_MAX_BYTES)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = while_files_go(self._ends)
+        self._target = retry_if_deleted(self._ends)
 
     def reportLatestOffset(self) -> Offset:
-        return offset_of(while_files_go(self._ends))
+        return offset_of(retry_if_deleted(self._ends))
 
     def _ends(self) -> Positions:
         return {root: snapshot.end for root, snapshot in self._tails.look({}).items()}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Where a batch from `start` on ends; `start` itself where there is nothing new."""
-        return while_files_go(lambda: offset_of(self._latest(positions_of(start), limit)))
+        """Return where a batch that begins at `start` ends. Returns `start` itself if there is nothing new."""
+        return retry_if_deleted(lambda: offset_of(self._latest(positions_of(start), limit)))
 
     def _latest(self, positions: Positions | None, limit: ReadLimit) -> Positions:
         snapshots = self._tails.look(positions)
@@ -96,7 +96,7 @@ class MqlakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**positions, **admit(starts, ends, limit, boundaries), **entered}
 
     def _require_known(self, snapshots: Mapping[str, Snapshot]) -> None:
-        """Offsets were given for stores that are there."""
+        """Raise InvalidConfig if offsets were given for a store that the stream does not read."""
         given = self._stream.starting_offsets
         if isinstance(given, dict):
             strangers = given_offsets(given).keys() - {Path(root).resolve() for root in snapshots}
@@ -104,10 +104,10 @@ class MqlakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 expected = f"this stream reads {', '.join(snapshots)}"
                 raise InvalidConfig("option startingOffsets", ", ".join(map(str, sorted(strangers))), expected)
 
-    # ---- a batch
+    # ---- batches
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        return while_files_go(lambda: self._splits(positions_of(start) or {}, positions_of(end) or {}))
+        return retry_if_deleted(lambda: self._splits(positions_of(start) or {}, positions_of(end) or {}))
 
     def _splits(self, starts: Positions, ends: Positions) -> list[Split]:
         ranges = {root: (starts[root], ends[root]) for root in ends if starts.get(root, ends[root]) < ends[root]}
@@ -120,10 +120,10 @@ class MqlakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             start, end = (self._tails.settle(snapshots[root], place) for place in (start, end))
             if start < end:
                 parts.append((snapshots[root], start, end))
-        # a batch is over with its last task: one a core, because starting more costs more than an even share saves
+        # A batch ends with its last task. One task per core: starting more costs more than an even share saves.
         options = replace(self._options, min_partitions=self._options.min_partitions or os.cpu_count())
         if options.via == "auto" and sum(end - start for _, start, end in parts) <= options.smallest_split:
-            options = replace(options, via="scan")  # to look for a better way would cost more than the scan
+            options = replace(options, via="scan")  # looking for a cheaper way would cost more than the scan
         return [split for store in cut(parts, options) for split in store.splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -138,12 +138,11 @@ class MqlakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def lag(query: StreamingQuery) -> dict[str, int]:
-    """Bytes of each store's log that a query had not read when it last told of its progress."""
+    """Return the bytes of each store's log that a query had not read at its last progress report."""
     progress = query.lastProgress
-    behind: dict[str, int] = {}
+    lags: dict[str, int] = {}
     for source in progress["sources"] if progress is not None else ():
-        reached = places_told(source["endOffset"])
-        behind |= {
-            root: max(0, end - reached.get(root, 0)) for root, end in places_told(source["latestOffset"]).items()
-        }
-    return behind
+        reached = reported_positions(source["endOffset"])
+        latest = reported_positions(source["latestOffset"])
+        lags |= {root: max(0, end - reached.get(root, 0)) for root, end in latest.items()}
+    return lags

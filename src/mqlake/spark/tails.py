@@ -1,7 +1,7 @@
-"""The stores of a stream, each kept open: what is in them now, and whether the stream's position still is.
+"""The open stores of a stream: what they hold now, and whether the stream's position is still valid.
 
-A store is opened once, and then followed: by its writer's live positions, or record by record where nobody keeps any.
-New folders that a pattern matches are taken in as they become stores.
+A store is opened once and then followed: through its writer's positions file or, if no writer keeps one, record by
+record. New folders that match a pattern are added once they are stores.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _log = logging.getLogger(__name__)
 
 
 class Tails:
-    """Looked at by one thread, beside the driver."""
+    """The open stores of a stream. Used by one thread, in a process next to the driver."""
 
     def __init__(self, options: SourceOptions, stream: StreamOptions) -> None:
         self._options = options
         self._stream = stream
         self._open: dict[str, tuple[object, Follower]] = {}
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def look(self, positions: Positions | None = None) -> dict[str, Snapshot]:
-        """Every store as it is now. All must be stores when a stream begins; later, folders that a pattern matches may
-        be about to become one, or were one."""
+        """Return a snapshot of every store. When a stream begins (`positions` is None), all folders must be stores.
+        Later, a folder that matches a pattern may not be a store yet, or no longer."""
         found = {}
         for path in expand(self._options.paths):
             try:
@@ -43,7 +43,7 @@ class Tails:
             except NotAStore as reason:
                 if positions is None or not any(map(glob.has_magic, self._options.paths)):
                     raise
-                self._tell_once(f"{reason}; it is passed over until it is a store")
+                self._warn_once(f"{reason}; it is skipped until it is a store")
         return found
 
     def _look_at(self, path: Path) -> Snapshot:
@@ -57,11 +57,11 @@ class Tails:
         return snapshot_of(root, follower)
 
     def believes(self, root: str) -> bool:
-        """Queues and index of this store hold, up to what was last looked at."""
+        """Return whether queues and index of this store are valid, up to the last snapshot."""
         return root in self._open and self._open[root][1].derived_holds
 
     def begin(self, snapshot: Snapshot) -> int:
-        """Where a stream that has not begun starts to read a store."""
+        """Return where a stream that has not begun starts to read a store."""
         boundaries = boundaries_of(snapshot)
         if self._stream.starting_timestamp is not None:
             return boundaries.first_since(self._stream.starting_timestamp, CLOCK_STEP_MS)
@@ -70,7 +70,7 @@ class Tails:
         return self.enter(snapshot)
 
     def enter(self, snapshot: Snapshot) -> int:
-        """Where a store is read from that the stream did not know: at its first record, unless its offset was given."""
+        """Return where to start reading a new store: at its first record, or at the given offset."""
         given = self._stream.starting_offsets
         offset = (
             given_offsets(given).get(Path(snapshot.root).resolve(), EARLIEST) if isinstance(given, dict) else EARLIEST
@@ -80,21 +80,21 @@ class Tails:
         if not snapshot.first <= offset <= snapshot.end:
             return self._lost(snapshot, offset)
         if not boundaries_of(snapshot).is_one(offset):
-            near = boundaries_of(snapshot).at_or_behind(offset)
+            near = boundaries_of(snapshot).at_or_after(offset)
             raise InvalidConfig(
-                "option startingOffsets", offset, f"no record of {snapshot.root} begins there; one at {near}"
+                "option startingOffsets", offset, f"no record of {snapshot.root} begins there; the next is at {near}"
             )
         return offset
 
     def settle(self, snapshot: Snapshot, position: int) -> int:
-        """A position, if it still is a place in the log; else where to go on, if that is allowed."""
+        """Return a position if it is still valid. Else return where to continue, or raise PositionLost."""
         if snapshot.first <= position <= snapshot.end and boundaries_of(snapshot).is_one(position):
             return position
         return self._lost(snapshot, position)
 
     def _lost(self, snapshot: Snapshot, position: int) -> int:
         first, end = snapshot.first, snapshot.end
-        found = f"where no record begins: the log is [{first}, {end}), and was written anew"
+        found = f"where no record begins: the log is [{first}, {end}) and was rewritten"
         if position < first:
             found = f"and the log is [{first}, {end}) now: {first - position} bytes were deleted before they were read"
         elif position > end:
@@ -103,20 +103,20 @@ class Tails:
         if self._options.fail_on_data_loss:
             raise error
         inside = min(max(position, first), end)
-        reached = inside if inside == first else boundaries_of(snapshot).at_or_behind(inside)
-        self._tell_once(f"{error}; going on at {reached}")
+        reached = inside if inside == first else boundaries_of(snapshot).at_or_after(inside)
+        self._warn_once(f"{error}; continuing at {reached}")
         return reached
 
     def missing(self, root: str, position: int) -> None:
-        """A store that the stream has read is not among those of its paths."""
+        """Raise PositionLost, or warn: a store that the stream has read is no longer among its paths."""
         error = PositionLost(root, position, "and this store is gone, or not among the paths")
         if self._options.fail_on_data_loss:
             raise error
-        self._tell_once(f"{error}; going on without it")
+        self._warn_once(f"{error}; continuing without it")
 
-    def _tell_once(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
             _log.warning("%s", text)
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class Tails:
 
 
 def folder_identity(path: Path) -> object:
-    """Tells a folder from another one that took its place; None where there is none."""
+    """Return an id that differs if another folder replaced this one. None if there is no folder."""
     try:
         found = path.stat()
     except OSError:
@@ -142,11 +142,11 @@ def given_offsets(offsets: dict[str, int]) -> dict[Path, int]:
     return {Path(store).resolve(): offset for store, offset in offsets.items()}
 
 
-def while_files_go(ask: Callable[[], Result]) -> Result:
-    """Ask again, from new snapshots, where a file was deleted meanwhile."""
+def retry_if_deleted(ask: Callable[[], Result]) -> Result:
+    """Call `ask` again, from new snapshots, if a file was deleted meanwhile."""
     for _ in range(TRIES):
         try:
             return ask()
         except FileGone as gone:
             last = gone
-    raise ChangedUnderRead("a store of this stream", last.args[0], "files that vanish", "a log that stays for a second")
+    raise ChangedUnderRead("a store of this stream", last.args[0], "files deleted again and again", "a stable log")

@@ -1,4 +1,4 @@
-"""Which topics a read wants, by their names alone."""
+"""Select topics by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INTERNAL = re.compile(
     "SCHEDULE_TOPIC_XXXX|TBW102|BenchmarkTest|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT|TRANS_CHECK_MAX_TIME_TOPIC"
     "|(RMQ_SYS_|rmq_sys_|MQLAKE_).*"
 )
-"""Topics that RocketMQ, or this store, keeps for itself."""
+"""Topics that RocketMQ or this store uses internally."""
 
 
 def is_internal(topic: str) -> bool:
@@ -18,7 +18,7 @@ def is_internal(topic: str) -> bool:
 
 
 def wants(options: SourceOptions, topic: str) -> bool:
-    """Whether messages of a topic are wanted at all."""
+    """Return whether messages of a topic are wanted at all."""
     if options.topics is not None:
         return topic in options.topics
     if options.topics_pattern is not None and re.fullmatch(options.topics_pattern, topic) is None:

@@ -1,12 +1,12 @@
-"""The ways to find the selected messages in a byte range of the log; the one that reads least is taken.
+"""Ways to find the selected messages in a byte range of the log. The way that reads least is taken.
 
-Scan:   all records of the range, those that are not wanted are dropped.
-Queue:  the entries of the topics' consume queues, then the records that they point at.
-Index:  the offsets that the index names for the keys, then the records there; what lies before or behind the part of
-        the log that the index covers is scanned.
+Scan:   read all records of the range and drop the unwanted ones.
+Queue:  read the entries of the topics' consume queues, then the records they point at.
+Index:  read the offsets that the index has for the keys, then the records there. Scan the parts of the range before and
+        after what the index covers.
 
-Queues and index are derived data: they are believed only where the store itself would (`Follower.derived_holds`). All
-ways give the same rows, because what they find is filtered exactly (`selection.py`).
+Queues and index are derived data, used only if the store itself would trust them (`Follower.derived_holds`). All ways
+return the same rows, because what they find is filtered exactly (`selection.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mqlake.store.follower import Follower
 from mqlake.store.opening import index_numbers
 
 SAMPLE = 64
-"""Entries of a queue that are looked at to know the size of its messages."""
+"""Entries of a queue to sample for the mean size of its messages."""
 OFFSETS_A_SPLIT = 16_384
 NO_LIMIT = 1 << 30
 END_OF_TIME = 2**63 - 1
@@ -39,7 +39,7 @@ END_OF_TIME = 2**63 - 1
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A store as it was when it was looked at: its log is [first, end)."""
+    """A store at one moment. Its log is [first, end)."""
 
     root: str
     first: int
@@ -52,7 +52,7 @@ class Snapshot:
 
 
 class Way(ABC):
-    """A way to read a range; `cost` is about how many bytes it takes, `reason` says why it is possible or taken."""
+    """A way to read a range. `cost` estimates the bytes it reads, `reason` says why it is possible or chosen."""
 
     name: str
     cost: int
@@ -60,11 +60,11 @@ class Way(ABC):
 
     @abstractmethod
     def cut(self, size: int) -> list[Split]:
-        """Splits of about `size` bytes."""
+        """Return splits of about `size` bytes."""
 
 
 def choose(snapshot: Snapshot, options: SourceOptions, start: int, stop: int) -> Way:
-    """The way that reads least, or the one that was asked for by name."""
+    """Return the way that reads least, or the one that `via` names."""
     ways: dict[str, Way] = {}
     refused: dict[str, str] = {}
     topics = resolve_topics(snapshot.follower, options, start)
@@ -84,11 +84,11 @@ def choose(snapshot: Snapshot, options: SourceOptions, start: int, stop: int) ->
 
 
 class NotPossible(Exception):
-    """This way cannot serve the read; the text says why."""
+    """This way cannot serve the read. The text says why."""
 
 
 def resolve_topics(follower: Follower, options: SourceOptions, start: int) -> tuple[str, ...] | None:
-    """The topics that the read is limited to, as names; None where it is not, or they cannot be known beforehand."""
+    """Return the topics that the read is limited to. None if it is not limited, or if they are not known yet."""
     if options.topics is not None:
         return options.topics
     if options.topics_pattern is None or not follower.derived_holds or options.include_internal:
@@ -97,12 +97,14 @@ def resolve_topics(follower: Follower, options: SourceOptions, start: int) -> tu
 
 
 def topics_in_log(follower: Follower, start: int) -> list[str]:
-    """Topics that have queues, and deleted ones that the log from `start` on has messages of, which are in no queue."""
-    return sorted({*follower.reader.topics(), *(topic for topic, end in follower.graves.ends.items() if end > start)})
+    """Return topics with queues, and deleted topics with messages in the log from `start` on: those are in no queue."""
+    return sorted(
+        {*follower.reader.topics(), *(topic for topic, end in follower.deleted_topics.ends.items() if end > start)}
+    )
 
 
 class ScanWay(Way):
-    """Every record of the range."""
+    """Read every record of the range."""
 
     name = "scan"
 
@@ -111,7 +113,7 @@ class ScanWay(Way):
     ) -> None:
         self._snapshot, self._start, self._stop, self._topics = snapshot, start, stop, topics
         if options.topics is None and options.topics_pattern is not None:
-            self._topics = None  # records of a topic whose queue was deleted match, too
+            self._topics = None  # records of topics whose queues were deleted match too
         self.cost = stop - start
         self.reason = "all records of the range"
 
@@ -119,13 +121,13 @@ class ScanWay(Way):
         boundaries = Boundaries(self._snapshot.follower.log, self._snapshot.first, self._snapshot.end)
         count = max(1, -(-(self._stop - self._start) // size))
         step = -(-(self._stop - self._start) // count)
-        cuts = [boundaries.at_or_behind(self._start + number * step) for number in range(1, count)]
+        cuts = [boundaries.at_or_after(self._start + number * step) for number in range(1, count)]
         cuts = sorted({self._start, *(cut for cut in cuts if cut < self._stop), self._stop})
         return [self._snapshot.split(start, end, topics=self._topics) for start, end in itertools.pairwise(cuts)]
 
 
 class QueueWay(Way):
-    """The entries of the topics' queues."""
+    """Read the entries of the topics' queues."""
 
     name = "consume queue"
 
@@ -136,9 +138,9 @@ class QueueWay(Way):
         if topics is None:
             raise NotPossible("no topics are named")
         if options.include_internal:
-            raise NotPossible("includeInternal: queues name no half messages and no rolled-back ones")
+            raise NotPossible("includeInternal: queues have no half messages and no rolled-back ones")
         if not follower.derived_holds:
-            raise NotPossible("the last stop was unclean, so queues cannot be believed")
+            raise NotPossible("the last stop was unclean, so queues cannot be trusted")
         self._snapshot, self._start, self._stop, self._topics = snapshot, start, stop, topics
         self._queues = {
             (topic, queue_id): follower.queues.get(topic, queue_id)
@@ -154,8 +156,8 @@ class QueueWay(Way):
 
     @staticmethod
     def _queue_ids(follower: Follower, topic: str, start: int) -> list[int]:
-        if follower.graves.ends.get(topic, 0) > start:
-            raise NotPossible(f"{topic} was deleted, and the log has messages of it that are in no queue")
+        if follower.deleted_topics.ends.get(topic, 0) > start:
+            raise NotPossible(f"{topic} was deleted, and the log still has messages of it, which are in no queue")
         if topic in follower.batch_queues.topics():
             raise NotPossible(f"{topic} has batch queues")
         queue_ids = follower.queues.queue_ids(topic)
@@ -190,7 +192,7 @@ class QueueWay(Way):
 
 
 class IndexWay(Way):
-    """What the index names for the keys, and a scan of what it does not cover."""
+    """Read what the index has for the keys, and scan what it does not cover."""
 
     name = "index"
 
@@ -201,11 +203,11 @@ class IndexWay(Way):
         if options.keys is None:
             raise NotPossible("no keys are named")
         if options.include_internal:
-            raise NotPossible("includeInternal: the index names no rolled-back messages")
+            raise NotPossible("includeInternal: the index has no rolled-back messages")
         if not follower.derived_holds:
-            raise NotPossible("the last stop was unclean, so the index cannot be believed")
+            raise NotPossible("the last stop was unclean, so the index cannot be trusted")
         self._snapshot, self._topics = snapshot, topics
-        index = KeyIndex(follower.layout.index, *index_numbers(follower.layout), writable=False)
+        index = KeyIndex(follower.layout.index, *index_numbers(follower.layout)[:2], writable=False)
         try:
             index.load()
         except BadFile as error:
@@ -214,8 +216,8 @@ class IndexWay(Way):
         if covered is None:
             raise NotPossible("the index is empty")
         boundaries = Boundaries(follower.log, snapshot.first, snapshot.end)
-        begin = min(stop, max(start, boundaries.at_or_behind(max(snapshot.first, covered[0]))))
-        end = min(stop, max(begin, boundaries.at_or_behind(max(snapshot.first, covered[1] + 1))))
+        begin = min(stop, max(start, boundaries.at_or_after(max(snapshot.first, covered[0]))))
+        end = min(stop, max(begin, boundaries.at_or_after(max(snapshot.first, covered[1] + 1))))
         names = topics if topics is not None else [t for t in topics_in_log(follower, start) if not is_internal(t)]
         self._offsets = self._find(index, names, options.keys, begin, end)
         self._scans = [ScanWay(snapshot, options, *part, topics) for part in ((start, begin), (end, stop))]
@@ -242,7 +244,7 @@ class IndexWay(Way):
 
 
 def entry_at(queue: ConsumeQueue, offset: int) -> int:
-    """The number of the first entry that points at or behind a physical offset: they rise along the queue."""
+    """Return the queue offset of the first entry at or after a physical offset. Offsets rise along the queue."""
     low, high = queue.files.first_offset // ENTRY_SIZE, queue.end
     while low < high:
         middle = (low + high) // 2

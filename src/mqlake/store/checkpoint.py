@@ -1,18 +1,18 @@
-"""What was durable at the last flush.
+"""The checkpoint: what was durable at the last flush.
 
-`mqlake/checkpoint` says, in offsets: log, queues and index are on the disk up to `dispatched`, and where each queue and
-the newest index file ended then. All of it is of one moment, between two steps of the dispatcher. It is written last,
-behind the syncs that make it true, and replaced whole: a power cut leaves the old one, true as it was, or the new one.
-A file whose checksum does not hold is no file, and opening goes the way of a store that has none.
+`mqlake/checkpoint` states that log, queues and index are on disk up to `dispatched`, and where each queue and the
+newest index file ended at that moment, which lies between two steps of the dispatcher. It is written last, after the
+syncs that make it true, and replaced atomically: a power cut leaves the old checkpoint, which is still true, or the new
+one. A file with a wrong checksum counts as missing.
 
-It also knows RocketMQ's `checkpoint`, which is written beside it and never ahead of what was synced: where that file
-holds something else, RocketMQ wrote the store since, and ours proves nothing any more.
+It also holds the digest of RocketMQ's `checkpoint`, which we write next to it and which never claims more than was
+synced. If that file has another digest, RocketMQ wrote to the store since, and our checkpoint proves nothing.
 """
 
 from __future__ import annotations
 
 import json
-import threading
+import math
 import time
 import zlib
 from collections.abc import Callable
@@ -21,11 +21,15 @@ from pathlib import Path
 
 from mqlake.codec.checkpoint import RocketCheckpoint
 from mqlake.config import FlushConfig
+from mqlake.errors import BadFile
 from mqlake.files.layout import Layout
-from mqlake.files.small_files import replace_file
+from mqlake.files.small_files import read_small_file, replace_file
 from mqlake.logs.consume_queues import QueueEnds
+from mqlake.runtime.workers import Workers
 
 MAGIC = b"MQLAKE02"
+MAX_SIZE = 1 << 30
+"""An upper bound: a checkpoint with many queues is large, but never this large."""
 HEAD_SIZE = len(MAGIC) + 10
 """Magic, a space, the CRC-32 of what follows in eight hexadecimal digits, a line feed."""
 
@@ -37,31 +41,31 @@ class IndexMark:
     files: tuple[str, ...] = ()
     """The names of its files, oldest first."""
     header: bytes = b""
-    """The newest file's; empty without a file."""
+    """The header of the newest file; empty if there is no file."""
     slot_count: int = 0
     entry_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One moment of a store."""
+    """The state of a store at one moment."""
 
     first_offset: int = 0
     """Where the log began."""
     durable: int = 0
-    """The log is on the disk up to here."""
+    """The log is on disk up to here."""
     dispatched: int = 0
-    """Queues and index hold all before this offset, on the disk."""
+    """Everything before this offset is in queues and index, on disk."""
     last_record: int = -1
-    """The offset of the last record before `dispatched`, -1 without one: proves that the log is still this one."""
+    """The offset of the last record before `dispatched`, or -1. Proves that the log is still the same one."""
     clean: bool = False
-    """The store was closed here: nothing came after."""
+    """The store was closed here: nothing was written after."""
     generation: int = 0
-    """Which opening of the store wrote it: the word of that number in `mqlake/positions`."""
+    """Which opening of the store wrote this: the generation word of `mqlake/positions`."""
     queue_ends: QueueEnds = field(default_factory=dict)
     index: IndexMark = field(default_factory=IndexMark)
     rocketmq: tuple[int, ...] = ()
-    """What RocketMQ's `checkpoint` may hold if nobody else wrote since: the CRC-32 of it before and after this one."""
+    """The CRC-32 of RocketMQ's `checkpoint` before and after this write. Any other value: RocketMQ wrote since."""
 
     def encode(self) -> bytes:
         index = self.index
@@ -83,7 +87,7 @@ class Checkpoint:
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint | None:
-    """A checkpoint, or None where its magic or its checksum does not hold."""
+    """Decode a checkpoint. Return None if its magic or its checksum is wrong."""
     body = data[HEAD_SIZE:]
     if data[:HEAD_SIZE] != b"%s %08x\n" % (MAGIC, zlib.crc32(body)):
         return None
@@ -105,28 +109,28 @@ def decode_checkpoint(data: bytes) -> Checkpoint | None:
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """The checkpoint in a file; None where it is absent or damaged."""
+    """Return the checkpoint in a file; None if it is missing or damaged."""
     try:
-        return decode_checkpoint(path.read_bytes())
-    except OSError:
+        return decode_checkpoint(read_small_file(path, MAX_SIZE))
+    except (OSError, BadFile):
         return None
 
 
 def write_checkpoint(layout: Layout, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint; where that fails the old one stays."""
+    """Replace the checkpoint. If that fails, the old one stays."""
     replace_file(layout.own_checkpoint, checkpoint.encode(), layout.scratch)
 
 
 def rocketmq_digest(layout: Layout) -> int:
-    """The CRC-32 of RocketMQ's `checkpoint` as it is now, 0 where there is none."""
+    """Return the CRC-32 of RocketMQ's `checkpoint` as it is now; 0 if there is none."""
     try:
-        return zlib.crc32(layout.checkpoint.read_bytes())
-    except OSError:
+        return zlib.crc32(read_small_file(layout.checkpoint, MAX_SIZE))
+    except (OSError, BadFile):
         return 0
 
 
 def rocketmq_content(timestamp: int, index_timestamp: int, physical_offset: int) -> bytes:
-    """What RocketMQ is to read: log and queues are on the disk up to this time and offset."""
+    """Return a `checkpoint` for RocketMQ: log and queues are on disk up to this time and offset."""
     return RocketCheckpoint(
         log_timestamp=timestamp,
         queue_timestamp=timestamp,
@@ -136,25 +140,22 @@ def rocketmq_content(timestamp: int, index_timestamp: int, physical_offset: int)
 
 
 class Checkpointer:
-    """Every so often, and when a store was just recovered: queues and index to the disk, then both checkpoints."""
+    """Writes a checkpoint at intervals, and at once after a recovery that changed something."""
 
-    def __init__(self, config: FlushConfig, checkpoint: Callable[[], object], *, at_once: bool) -> None:
+    def __init__(self, config: FlushConfig, write: Callable[[], object], workers: Workers, *, at_once: bool) -> None:
         self._config = config
-        self._checkpoint = checkpoint
-        self._at_once = at_once
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="mqlake-checkpoint", daemon=True)
-        self._thread.start()
+        self._write = write
+        self._written_at = -math.inf if at_once else time.monotonic()
+        self._worker = workers.add("checkpoint", self._work, keeps_trying=True)
 
-    def _run(self) -> None:
-        if self._at_once:
-            self._checkpoint()
-        written_at = time.monotonic()
-        while not self._stopping.wait(self._config.queue_interval_ms / 1000):
-            if time.monotonic() - written_at >= self._config.queue_thorough_interval_ms / 1000:
-                self._checkpoint()
-                written_at = time.monotonic()
+    def start(self) -> None:
+        self._worker.start()
+
+    def _work(self) -> float:
+        if time.monotonic() - self._written_at >= self._config.queue_thorough_interval_ms / 1000:
+            self._write()
+            self._written_at = time.monotonic()
+        return self._config.queue_interval_ms / 1000
 
     def close(self) -> None:
-        self._stopping.set()
-        self._thread.join()
+        self._worker.stop()

@@ -1,7 +1,8 @@
-"""Queues and index, brought back to what recovery trusts before the log is dispatched again.
+"""Restore queues and index to the offset that recovery trusts, before the log is dispatched again.
 
-Everything here can be written from the log, so nothing is refused: what is short, missing, misnamed or too long is put
-right or written again. A second crash on the way leaves a store that the same steps put right.
+Derived files can always be rebuilt from the log, so nothing here is refused: a file that is short, missing, misnamed
+or too long is repaired or rewritten. The steps are idempotent: after a crash in between, the next recovery repeats
+them.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from mqlake.store.recovery import Trust
 
 
 def restore(trust: Trust, queues: ConsumeQueues, index: KeyIndex | None, set_aside: Path, log_first: int) -> int:
-    """Make queues and index what they were at `trust.offset`; how many queues were cut for that."""
+    """Restore queues and index to `trust.offset`. Return how many queues were cut."""
     cut = 0
     checkpoint = trust.checkpoint
     if trust.rebuilds:
         queues.clear_irregular(set_aside, from_zero=log_first == 0)
-        queues.ends = {}
-        queues.log_end = log_first  # entries of messages that the log no longer has are kept; the rest is written again
+        queues.know_ends({})
+        queues.log_end = log_first  # keep the entries of messages before the log; dispatch rewrites the rest
         if index is not None:
             index.destroy()
     elif checkpoint is not None:
         if checkpoint.clean:
-            queues.ends = checkpoint.queue_ends
+            queues.know_ends(checkpoint.queue_ends)
         else:
             cut = queues.cut_to(checkpoint.queue_ends, set_aside)
         mark = checkpoint.index
@@ -38,9 +39,9 @@ def restore(trust: Trust, queues: ConsumeQueues, index: KeyIndex | None, set_asi
 
 
 def settle_rebuilt(trust: Trust, queues: ConsumeQueues, log_end: int) -> int:
-    """After the whole log was dispatched: zero what queues hold behind their last entry; how many had something.
+    """Zero what queues hold after their last entry, once the whole log was dispatched. Return how many held something.
 
-    A queue whose messages are all gone from the log goes on with the number that the checkpoint knows.
+    A queue whose messages are no longer in the log continues at the queue offset in the checkpoint.
     """
     count = 0
     checkpoint = trust.checkpoint

@@ -1,10 +1,10 @@
-"""Gates: what another part says of the log it still needs.
+"""Gates: offsets from which other parts still need the log.
 
-`mqlake/gates/NAME` holds one number: NAME is done with the log before this offset, and needs what lies from it on. The
-file is replaced whole and synced, so a gate outlives its process and a power cut, and any process may set its own; each
-name has one owner. Retention looks at the gates before each file that it deletes.
+`mqlake/gates/NAME` holds one physical offset: NAME needs the log from there on, and retention may delete before it. The
+file is replaced atomically and synced, so a gate survives its process and a power cut. Any process may set a gate; each
+name has one owner. Retention reads the gates before it deletes a file.
 
-A gate that cannot be read needs everything: losing files to a damaged number is worse than keeping them for too long.
+A gate that cannot be read counts as offset 0: keeping files too long is better than losing them to a damaged gate.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mqlake.errors import InvalidConfig
+from mqlake.errors import BadFile, InvalidConfig
 from mqlake.files.mapped_file import sync_directory
-from mqlake.files.small_files import replace_file
+from mqlake.files.small_files import read_small_file, replace_file
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -26,7 +26,7 @@ class Gates:
         self._directory = directory
 
     def hold(self, name: str, offset: int) -> None:
-        """Keep the log from `offset` on, from when this returns: what was deleted before it stays deleted."""
+        """Keep the log from `offset` on. Takes effect when the call returns; what was deleted before stays deleted."""
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
             raise InvalidConfig(f"gate {name}", offset, "must be an offset of the log, 0 or more")
         path = self._path(name)
@@ -34,13 +34,13 @@ class Gates:
         replace_file(path, b"%d\n" % offset, self._directory / ".new")
 
     def release(self, name: str) -> None:
-        """Nothing is kept for `name` any longer."""
+        """Remove the gate `name`; do nothing if there is none."""
         self._path(name).unlink(missing_ok=True)
         if self._directory.exists():
             sync_directory(self._directory)
 
     def offsets(self) -> dict[str, int]:
-        """Each gate and the offset from which on it needs the log."""
+        """Return each gate and the offset from which it needs the log."""
         if not self._directory.exists():
             return {}
         files = sorted(path for path in self._directory.iterdir() if path.is_file())
@@ -54,9 +54,9 @@ class Gates:
 
 def _read(path: Path) -> int:
     try:
-        text = path.read_bytes().strip()
+        text = read_small_file(path, 4096).strip()
     except FileNotFoundError:  # released since it was listed
         return 2**63 - 1
-    except OSError:
+    except (OSError, BadFile):
         return 0
     return int(text) if text.isdigit() and len(text) < 20 else 0

@@ -1,9 +1,8 @@
-"""Before a store is opened: is this a place for one, and which sizes do its files have.
+"""Before a store is opened: check the path, and determine the sizes of its files.
 
-File sizes of an existing store are its files'; a configuration that says otherwise is an error that names both. They
-are noted under `mqlake/`, so that a file that lost its size does not change what the size is. The numbers of slots and
-entries of an index file do not follow from its size: they come from the configuration, else from the notes, else they
-are RocketMQ's defaults.
+An existing store keeps its file sizes; a configuration with other sizes is an error that names both. The sizes are also
+noted under `mqlake/`, so that a truncated file cannot change them. The slot and entry counts of an index file do not
+follow from its size (`index_numbers`).
 """
 
 from __future__ import annotations
@@ -18,22 +17,40 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from mqlake.codec.index_entry import DEFAULT_ENTRIES, DEFAULT_SLOTS
-from mqlake.config import DEFAULT_BATCH_QUEUE_FILE_SIZE, DEFAULT_LOG_FILE_SIZE, DEFAULT_QUEUE_FILE_SIZE, StoreConfig
-from mqlake.errors import BadFile, DiskFull, InvalidConfig, NotAStore, StoreError, is_disk_full
+from mqlake.codec.index_entry import index_file_size
+from mqlake.config import (
+    DEFAULT_BATCH_QUEUE_FILE_SIZE,
+    DEFAULT_LOG_FILE_SIZE,
+    DEFAULT_QUEUE_FILE_SIZE,
+    IndexConfig,
+    StoreConfig,
+)
+from mqlake.errors import (
+    BadFile,
+    DiskFull,
+    FileFailed,
+    InvalidConfig,
+    NotAStore,
+    StoreError,
+    is_disk_full,
+    is_passing,
+)
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import MappedFile, sync_directory
-from mqlake.files.names import file_name, list_files
-from mqlake.files.small_files import replace_file
+from mqlake.files.names import file_name, folder_names, list_files
+from mqlake.files.small_files import read_small_file, replace_file
+from mqlake.store.checkpoint import read_checkpoint
+from mqlake.store.index_numbers import ENTRIES, SLOTS, IndexNumbers, index_files, numbers_in
+from mqlake.store.index_numbers import index_numbers as find_index_numbers
+from mqlake.store.recovery import is_latest
 
-SLOTS, ENTRIES = "maxHashSlotNum", "maxIndexNum"
 LOG_SIZE, QUEUE_SIZE = "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"
 SAMPLED_FILES = 100
 _log = logging.getLogger(__name__)
 
 
 def find_store(path: str | os.PathLike[str], *, read_only: bool, create: bool) -> Layout:
-    """The layout of a store at a path that holds one, or may come to; NotAStore with the reason where it may not."""
+    """Return the layout of the store at a path, or of a new one. Raises NotAStore with the reason if it cannot be."""
     root = Path(path)
     try:
         root.stat()
@@ -50,6 +67,8 @@ def find_store(path: str | os.PathLike[str], *, read_only: bool, create: bool) -
         if not read_only and not os.access(root, os.W_OK | os.X_OK):
             raise NotAStore(root, "it cannot be written", "change its permissions, or open it with read_only=True")
         _refuse_unsupported(layout)
+        if not read_only:
+            _refuse_irregular(layout)
         return layout
     if read_only or not create:
         what = "it holds no store" if root.exists() else "there is no such folder"
@@ -60,22 +79,32 @@ def find_store(path: str | os.PathLike[str], *, read_only: bool, create: bool) -
     try:
         root.mkdir(parents=True, exist_ok=True)
         layout.own.mkdir(exist_ok=True)
-        sync_directory(root)  # by this name it is known for a store, whatever else a power cut leaves of it
+        sync_directory(root)  # `mqlake/` marks the folder as a store, whatever else a power cut leaves
         sync_directory(root.parent)
     except OSError as error:
-        raise NotAStore(root, f"it cannot be made: {error.strerror}", "name a folder that can be written") from None
+        raise NotAStore(root, f"it cannot be created: {error.strerror}", "name a folder that can be written") from None
     return layout
 
 
 def refusal(root: Path, error: OSError) -> StoreError:
-    """What the system would not do while a store was opened, with what to do."""
+    """Turn an OSError while a store was opened into an error that says what to do."""
     reason = error.strerror or str(error)
     if is_disk_full(error):
         return DiskFull(root, 0, reason)
     if error.errno == errno.EROFS:
         return NotAStore(root, "its file system is read-only", "open it with read_only=True")
     file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else root
+    if is_passing(error) or error.errno == errno.EIO:  # `mqlake repair` would not help
+        return FileFailed(file, "opened", error.errno or 0, reason)
     return BadFile(file, f"what the system refuses ({reason})", f"a part of a store; run: mqlake repair {root}")
+
+
+def _refuse_irregular(layout: Layout) -> None:
+    """Raise BadFile if a small file is a FIFO, a socket or a device: writing to it could block forever."""
+    small = (layout.abort, layout.checkpoint, layout.lock, layout.positions, layout.own_checkpoint, layout.settings)
+    for path in (*small, layout.scars, layout.deleted_topics, layout.last_recovery, layout.timer, layout.timer_check):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise BadFile(path, "no regular file", f"a file of the store; run: mqlake repair {layout.root}")
 
 
 def _refuse_unsupported(layout: Layout) -> None:
@@ -94,7 +123,7 @@ def _refuse_unsupported(layout: Layout) -> None:
 
 
 def resolve(layout: Layout, config: StoreConfig) -> StoreConfig:
-    """The configuration with every size filled in."""
+    """Return the configuration with every size filled in."""
     noted = read_notes(layout)
     log_size = _size(LOG_SIZE, config.commit_log.file_size_bytes, noted, _log_sizes(layout), DEFAULT_LOG_FILE_SIZE)
     queue_size = _size(
@@ -102,16 +131,12 @@ def resolve(layout: Layout, config: StoreConfig) -> StoreConfig:
     )
     if queue_size % 20:
         raise InvalidConfig(QUEUE_SIZE, queue_size, "must be a multiple of 20, the size of an entry")
-    index = config.index
+    numbers = index_numbers(layout, config.index)
     return replace(
         config,
         commit_log=replace(config.commit_log, file_size_bytes=log_size),
         consume_queue=replace(config.consume_queue, file_size_bytes=queue_size),
-        index=replace(
-            index,
-            slot_count=index.slot_count or noted.get(SLOTS) or DEFAULT_SLOTS,
-            entry_count=index.entry_count or noted.get(ENTRIES) or DEFAULT_ENTRIES,
-        ),
+        index=replace(config.index, slot_count=numbers.slot_count, entry_count=numbers.entry_count),
     )
 
 
@@ -119,16 +144,18 @@ def batch_queue_file_size(layout: Layout) -> int:
     return next((size for size, _ in _sizes_of_queues(layout.batch_queues)), DEFAULT_BATCH_QUEUE_FILE_SIZE)
 
 
-def index_numbers(layout: Layout) -> tuple[int, int]:
-    """Slots and entries of the index files of a store that is opened without a configuration."""
-    noted = read_notes(layout)
-    return noted.get(SLOTS) or DEFAULT_SLOTS, noted.get(ENTRIES) or DEFAULT_ENTRIES
+def index_numbers(layout: Layout, config: IndexConfig | None = None) -> IndexNumbers:
+    """Return the slot and entry counts of a store's index files."""
+    wanted = (config.slot_count, config.entry_count) if config is not None else (None, None)
+    return find_index_numbers(layout, read_notes(layout), *wanted)
 
 
 def mend_last_file(layout: Layout, config: StoreConfig) -> None:
-    """A last log file that lost its size gets it back: what a crash, or a power cut, leaves of a file in the making.
+    """Restore the size of the last log file, which a crash or a power cut during its creation can leave wrong.
 
-    It is filled up with zeroes, or cut where it is too long and holds nothing there: records decide for themselves.
+    A short file is extended with zeros; a long one is cut if it holds only zeros after its size. Whether its records
+    are valid is for recovery to decide. A file that the checkpoint covers and that is missing is recreated empty, so
+    that its physical offsets and queue offsets are not assigned again.
     """
     size = config.commit_log.file_size_bytes
     assert size is not None, "sizes are resolved before a store is opened"
@@ -139,24 +166,43 @@ def mend_last_file(layout: Layout, config: StoreConfig) -> None:
             file.seek(size)
             if file.read(size).strip(b"\0"):
                 return
-        _log.warning("%s has %d bytes and is given %d again", path, found[-1][1], size)
+        _log.warning("%s has %d bytes instead of %d; restoring its size", path, found[-1][1], size)
         with path.open("r+b") as file:
             file.truncate(size)
             os.fsync(file.fileno())
+    _make_lost_files(layout, size)
+
+
+def _make_lost_files(layout: Layout, size: int) -> None:
+    """Recreate the missing files at the end of the log, up to what was durable; if all are gone, only the last one."""
+    checkpoint = read_checkpoint(layout.own_checkpoint)
+    if checkpoint is None or not is_latest(layout, checkpoint):
+        return
+    end = max(checkpoint.durable, checkpoint.dispatched)
+    found = [start for start, length in list_files(layout.commit_log, strict=False) if length]
+    start = max(found) + size if found else max(0, end - 1) // size * size
+    while start < end:
+        path = layout.commit_log / file_name(start)
+        _log.error("%s is missing and its messages are lost; creating an empty file instead", path)
+        layout.commit_log.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        MappedFile.create(path, start, size, reserve=size, scratch=layout.scratch).sync()
+        sync_directory(layout.commit_log)
+        start += size
 
 
 def begin_behind_first_file(layout: Layout, config: StoreConfig) -> None:
-    """Give a new store a log that begins where a first file would end, as after retention: queues of such a log may
-    begin at any number.
+    """Begin the log of a new store where a first file would end, as after retention. Its queues may then begin at any
+    queue offset.
     """
     size = config.commit_log.file_size_bytes
     assert size is not None, "sizes are resolved before a store is opened"
     layout.commit_log.mkdir(parents=True, exist_ok=True)
-    MappedFile.create(layout.commit_log / file_name(size), size, size, reserve=True).sync()
+    MappedFile.create(layout.commit_log / file_name(size), size, size, reserve=size).sync()
 
 
 def keep_notes(layout: Layout, config: StoreConfig) -> None:
-    """Keep what cannot be learnt from the files, or not from damaged ones, for those who open the store next."""
+    """Save the sizes for the next opening: files do not show all of them, and damaged files show none."""
     notes = {
         SLOTS: config.index.slot_count,
         ENTRIES: config.index.entry_count,
@@ -168,21 +214,27 @@ def keep_notes(layout: Layout, config: StoreConfig) -> None:
 
 
 def numbers_are_noted(layout: Layout, config: StoreConfig) -> bool:
-    """The index was made with these numbers of slots and entries: a file of another size is damaged."""
+    """Return whether the index was made with these slot and entry counts. If so, a file of another size is damaged."""
     noted = read_notes(layout)
-    return (noted.get(SLOTS), noted.get(ENTRIES)) == (config.index.slot_count, config.index.entry_count)
+    wanted = config.index.slot_count, config.index.entry_count
+    if SLOTS in noted and ENTRIES in noted:
+        return (noted[SLOTS], noted[ENTRIES]) == wanted
+    assert wanted[0] and wanted[1], "sizes are resolved before a store is opened"
+    files = index_files(layout)
+    fit = all(size == index_file_size(wanted[0], wanted[1]) for _, size in files)
+    return not fit and any(numbers_in(path) == wanted for path, _ in files)  # last: a proof reads a whole file
 
 
 def read_notes(layout: Layout) -> dict[str, int]:
     try:
-        notes = json.loads(layout.settings.read_bytes())
-        return {name: value for name, value in notes.items() if isinstance(value, int)}
-    except (OSError, ValueError, AttributeError):
+        notes = json.loads(read_small_file(layout.settings, 1 << 20))
+        return {name: value for name, value in notes.items() if type(value) is int and value > 0}
+    except (OSError, BadFile, ValueError, AttributeError):
         return {}
 
 
 Sizes = list[tuple[int, Path]]
-"""Sizes of files, each with the folder where it was found; the first counts."""
+"""File sizes, each with the folder where it was found. The first one counts."""
 
 
 def _size(name: str, configured: int | None, noted: dict[str, int], sizes: Sizes, default: int) -> int:
@@ -198,20 +250,20 @@ def _size(name: str, configured: int | None, noted: dict[str, int], sizes: Sizes
 
 
 def _log_sizes(layout: Layout) -> Sizes:
-    """Those of all files, the last one's last: a crash may have left it short."""
+    """Return the sizes of all log files, most frequent first, the last file's last: a crash can leave it short."""
     sizes = [size for _, size in list_files(layout.commit_log, strict=False) if size]
     return [(size, layout.commit_log) for size in [*sorted(sizes[:-1], key=sizes.count, reverse=True), *sizes[-1:]]]
 
 
 def _queue_sizes(layout: Layout) -> Sizes:
-    """What most of the first files have, of as many queues as it takes to tell."""
+    """Return the sizes of the first queue files, the most frequent first."""
     sizes = list(itertools.islice(_sizes_of_queues(layout.consume_queues), SAMPLED_FILES))
     counts = Counter(size for size, _ in sizes)
     return sorted(sizes, key=lambda found: -counts[found[0]])
 
 
 def _sizes_of_queues(directory: Path) -> Iterator[tuple[int, Path]]:
-    for topic in sorted(directory.glob("*")):
-        for queue in sorted(topic.glob("*")):
-            if queue.name.isdigit():
-                yield from ((size, queue) for _, size in list_files(queue, strict=False) if size)
+    for topic in sorted(folder_names(str(directory))):
+        for queue_id in sorted(name for name in folder_names(f"{directory}/{topic}") if name.isdigit()):
+            queue = directory / topic / queue_id
+            yield from ((size, queue) for _, size in list_files(queue, strict=False) if size)

@@ -1,19 +1,19 @@
-"""Queue offset -> entries -> records; look-ups by physical offset, message id, key and time.
+"""Read messages: queue offset -> entries -> records; look-ups by physical offset, message id, key and time.
 
-Every record is checked as it is copied out, CRC included, and must be the one of the number that was asked for: a
-damaged one is never a message. Reads of a queue and look-ups pass over it, and list it; by its offset it is an error.
+Every record is checked as it is copied, CRC included, and must have the requested queue offset: a damaged record is
+never returned. Queue reads and look-ups skip it and record the damage; a read by its physical offset raises.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from mqlake.codec.index_entry import key_hash, key_text
 from mqlake.codec.message_id import decode_message_id
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE, QueueEntry
-from mqlake.errors import CorruptRecord, NoSuchMessage, OffsetOutOfRange, UnknownTopic
+from mqlake.errors import CorruptRecord, NoSuchMessage, OffsetOutOfRange, StoreError, UnknownTopic
 from mqlake.kernel import check_record, find_messages, read_records, seek_timestamp, select_entries
 from mqlake.kernel.types import BAD_ENTRY, REASONS
 from mqlake.logs.batch_queue import BatchQueue
@@ -44,20 +44,50 @@ class QueueRange(NamedTuple):
         return self.end_offset - self.first_offset
 
 
+class Followed(Protocol):
+    """A store that is read while it is written: see `Reading` in store/ports.py."""
+
+    reader: Reader
+
+    def follow(self) -> None: ...
+
+    def settle(self) -> bool: ...
+
+    def wait_until(self, arrived: Callable[[], bool], timeout_s: float) -> bool: ...
+
+
+def read_settled(
+    port: Followed, topic: str, queue_id: int, start: int, limit: int, max_bytes: int, wait_s: float
+) -> list[StoredMessage]:
+    """Read a queue. If there is nothing, let dispatch come to what was put before, and then wait for more."""
+    port.follow()
+    reader, what = port.reader, (topic, queue_id, start, limit, max_bytes)
+    try:
+        messages = reader.read(*what)
+    except (UnknownTopic, OffsetOutOfRange):
+        if not port.settle():
+            raise
+        messages = reader.read(*what)
+    if not messages and port.settle():
+        messages = reader.read(*what)
+    if not messages and wait_s > 0 and port.wait_until(lambda: reader.end_of(topic, queue_id) > start, wait_s):
+        messages = reader.read(*what)
+    return messages
+
+
 class Fetched(NamedTuple):
-    """Messages of a queue, and where to go on: every entry before that was looked at."""
+    """Messages of a queue, and the queue offset at which to continue: every entry before it was read."""
 
     messages: list[StoredMessage]
     next_offset: int
 
 
-class _Queue(NamedTuple):
-    """A queue that is read, and who it is."""
+_Messages = tuple[list[StoredMessage], int]
+"""The fields of a `Fetched`, without the cost of creating one for each read."""
 
-    topic: str
-    queue_id: int
-    raw_topic: bytes
-    files: ConsumeQueue
+
+_Name = tuple[str, int]
+"""A queue's topic and id."""
 
 
 class Reader:
@@ -70,16 +100,23 @@ class Reader:
         batch_queues: BatchQueues,
         index: KeyIndex | None,
         scars: Scars,
-        readable_end: Callable[[], int],
     ) -> None:
         self._scars = scars
         self._damaged_entries: set[tuple[str, int, int]] = set()
         self._log = log
+        self._files = log.files
         self._queues = queues
         self._batch_queues = batch_queues
         self._index = index
-        self._readable_end = readable_end
-        """Where readers of the log must stop."""
+        self.index_problem: StoreError | None = None
+        """Why keys cannot be looked up although the store has an index."""
+
+    def use(self, queues: ConsumeQueues, index: KeyIndex | None) -> None:
+        """Read through other queues and another index of the same store from now on."""
+        self._queues, self._index = queues, index
+
+    def _readable_end(self) -> int:
+        return self._log.ends.visible
 
     # ---- queues
 
@@ -99,14 +136,14 @@ class Reader:
         return QueueRange(topic, queue_id, first, max(first, queue.end))
 
     def range_or_empty(self, topic: str, queue_id: int) -> QueueRange:
-        """A queue's range; an empty one for a queue that is not there yet."""
+        """Return a queue's range; an empty one for a queue that does not exist yet."""
         try:
             return self.range_of(topic, queue_id)
         except UnknownTopic:
             return QueueRange(topic, queue_id, 0, 0)
 
     def end_of(self, topic: str, queue_id: int) -> int:
-        """Where a queue ends; 0 for one that is not there yet."""
+        """Return where a queue ends; 0 for one that does not exist yet."""
         batch = self._batch_queues.get(topic, queue_id)
         return batch.end if batch is not None else self._queues.end_of(topic, queue_id)
 
@@ -114,47 +151,46 @@ class Reader:
         return sorted({*self._queues.queue_ids(topic), *self._batch_queues.queue_ids(topic)})
 
     def read(self, topic: str, queue_id: int, start: int, limit: int, max_bytes: int) -> list[StoredMessage]:
-        """At most `limit` messages from `start` on; none at the queue's end."""
-        return self.fetch(topic, queue_id, start, limit, max_bytes).messages
+        """Return at most `limit` messages from `start` on; none at the queue's end."""
+        return self._fetch(topic, queue_id, start, limit, max_bytes, None)[0]
 
     def fetch(
         self, topic: str, queue_id: int, start: int, limit: int, max_bytes: int, codes: bytes | None = None
     ) -> Fetched:
-        """At most `limit` messages from `start` on; with `codes` (see `select_entries`) those that may have a tag."""
+        """Return at most `limit` messages from `start` on; with `codes` (see `select_entries`) those that may match."""
+        return Fetched(*self._fetch(topic, queue_id, start, limit, max_bytes, codes))
+
+    def _fetch(
+        self, topic: str, queue_id: int, start: int, limit: int, max_bytes: int, codes: bytes | None
+    ) -> _Messages:
         batch = self._batch_queues.get(topic, queue_id)
-        queue = batch if batch is not None else self._queues.get(topic, queue_id)
-        end = self._require_in_range(topic, queue_id, queue, start)
         if batch is not None:
+            self._require_in_range(topic, queue_id, batch, start)
             return self._read_batches(batch, start, limit)
-        assert isinstance(queue, ConsumeQueue)
-        where = _Queue(topic, queue_id, topic.encode("utf-8", "surrogatepass"), queue)
-        fetched = Fetched([], start)
+        queue = self._queues.get(topic, queue_id)
+        end = self._require_in_range(topic, queue_id, queue, start)
+        name = topic, queue_id
+        messages: list[StoredMessage] = []
+        next_offset = start
         try:
-            fetched = self._read_ahead(where, start, end, limit, max_bytes, codes)
+            if codes is not None:
+                messages, next_offset = self._read_entries(name, queue, start, end, limit, max_bytes, codes)
+            while codes is None and not messages and next_offset < end and limit > 0:  # skip fillers and damage
+                stop = min(end, next_offset + limit)
+                messages, next_offset = self._read_entries(name, queue, next_offset, stop, limit, max_bytes, None)
         finally:
-            if not fetched.messages:  # deleted under this read: neither damage nor the queue's end
+            if not messages:  # retention may have deleted them during this read: neither damage nor the queue's end
                 self._require_in_range(topic, queue_id, queue, start)
-        return fetched
+        return messages, next_offset
 
     def _require_in_range(self, topic: str, queue_id: int, queue: ConsumeQueue | BatchQueue, start: int) -> int:
-        """The queue's end; OffsetOutOfRange for a start outside of what is there now."""
-        first, end = queue.first_offset(self._log.first_offset), queue.end
+        """Return the queue's end. Raises OffsetOutOfRange if `start` is outside of what exists now."""
+        first, end = queue.first_offset(self._files.first_offset), queue.end
         if not first <= start <= end:
             raise OffsetOutOfRange(f"{topic}, queue {queue_id}", start, first, end)
         return end
 
-    def _read_ahead(
-        self, where: _Queue, start: int, end: int, limit: int, max_bytes: int, codes: bytes | None
-    ) -> Fetched:
-        if codes is not None:
-            return self._read_entries(where, start, end, limit, max_bytes, codes)
-        fetched = self._read_entries(where, start, min(end, start + limit), limit, max_bytes)
-        while not fetched.messages and fetched.next_offset < end:  # entries of no message, or damage: look behind them
-            start = fetched.next_offset
-            fetched = self._read_entries(where, start, min(end, start + limit), limit, max_bytes)
-        return fetched
-
-    def _read_batches(self, batch: BatchQueue, start: int, limit: int) -> Fetched:
+    def _read_batches(self, batch: BatchQueue, start: int, limit: int) -> _Messages:
         readable = self._readable_end()
         found = []
         for entry in batch.entries_from(start, limit):
@@ -163,92 +199,106 @@ class Reader:
             except CorruptRecord as error:
                 self._scars.add(entry.physical_offset, entry.physical_offset + entry.size, error.reason)
             start = entry.base_offset + entry.message_count
-        return Fetched(found, start)
+        return found, start
 
     def _read_entries(
-        self, queue: _Queue, start: int, stop: int, limit: int, max_bytes: int, codes: bytes | None = None
-    ) -> Fetched:
-        records: list[StoredMessage] = []
-        first, readable = self._log.first_offset, self._readable_end()
+        self, name: _Name, queue: ConsumeQueue, start: int, stop: int, limit: int, max_bytes: int, codes: bytes | None
+    ) -> _Messages:
+        """Read the messages of the entries [start, stop), one queue file at a time. Return them and where to continue.
+
+        The kernel reads while entries and records are valid. Only the entry at which it stops is examined here.
+        """
+        found: list[StoredMessage] = []
+        # Taken once: a file that retention deletes during this read is not damage, so none of it is skipped.
+        log_range = self._files.first_offset, self._readable_end()
+        topic = name[0].encode("utf-8", "surrogatepass")
         left = max_bytes
-        while start < stop and len(records) < limit and (left > 0 or not records):
-            entries = queue.files.entries(start, stop)
-            place, total = 0, len(entries) // ENTRY_SIZE
-            numbers, behind = None, total
-            if not total:  # the queue's file is gone
-                raise OffsetOutOfRange(f"{queue.topic}, queue {queue.queue_id}", start, stop, stop)
+        while start < stop and len(found) < limit and (left > 0 or not found):
+            file = queue.files.file_at(start * ENTRY_SIZE)
+            if file is None:
+                raise OffsetOutOfRange(f"{name[0]}, queue {name[1]}", start, stop, stop)
+            first = file.start // ENTRY_SIZE
+            place, after = start - first, min(stop - first, file.size // ENTRY_SIZE)
+            total, numbers = after, None
             if codes is not None:
-                numbers, behind = select_entries(entries, 0, codes, limit - len(records))
-                total = len(numbers)
+                entries = file.view(0, after * ENTRY_SIZE)
+                numbers, after = select_entries(entries, place, codes, limit - len(found))
+                place, total = 0, len(numbers)
             while place < total:
-                number = place if numbers is None else numbers[place]
-                if left <= 0 and records:
-                    return Fetched(records, start + number)
-                offset, size, _ = ENTRY.unpack_from(entries, number * ENTRY_SIZE)
-                if not (0 < size < FILLER_SIZE and first <= offset < readable):
-                    if size != FILLER_SIZE:
-                        self._note_entry(queue, start + number, offset)
-                    place += 1
-                    continue
-                file = self._log.files.file_at(offset)
-                if file is None:  # deleted since this read began
-                    raise OffsetOutOfRange("commit log", offset, self._log.first_offset, readable)
-                found, after, why = read_records(
+                if left <= 0 and found:
+                    return found, first + (place if numbers is None else numbers[place])
+                more, place, why = read_records(
                     file.pages,
-                    file.start,
-                    min(readable, file.end) - file.start,
-                    entries,
                     place,
+                    total,
+                    first,
+                    topic,
+                    name[1],
+                    *log_range,
+                    self._files.file_at,
                     left,
                     StoredMessage,
-                    queue.raw_topic,
-                    queue.queue_id,
-                    start,
                     numbers,
                 )
-                if not why and after == total and start + behind == stop:
-                    return Fetched(records + found if records else found, stop)
-                records += found
-                left -= sum(message.size for message in found)
-                if why:
-                    number = after if numbers is None else numbers[after]
-                    stretch = Stretch(file.pages, file.start, 0, min(readable, file.end) - file.start, file.path)
-                    entry = QueueEntry(*ENTRY.unpack_from(entries, number * ENTRY_SIZE))
-                    self._note_damage(queue, start + number, stretch, entry, why)
-                    after += 1
-                elif after == place:  # the next would pass max_bytes
-                    return Fetched(records, start + number)
-                place = after
-            start += behind
-        return Fetched(records, start)
+                found = found + more if found else more
+                if place == total:
+                    break
+                number = place if numbers is None else numbers[place]
+                entry = QueueEntry(*ENTRY.unpack_from(file.pages, number * ENTRY_SIZE))
+                if not self._pass_over(name, first + number, entry, log_range, why):
+                    return found, first + number
+                left -= sum(message.size for message in more)
+                place += 1
+            start = first + after
+            if start < stop:
+                left = max_bytes - sum(message.size for message in found)
+        return found, start
 
-    def _note_damage(self, queue: _Queue, number: int, stretch: Stretch, entry: QueueEntry, why: int) -> None:
-        """Is it the record, or the queue's entry? Where the log goes on behind it, the entry had the right place."""
-        behind = entry.physical_offset - stretch.log_start + entry.size
-        goes_on = behind == stretch.end or (
-            behind < stretch.end
-            and check_record(stretch.data, behind, stretch.end, stretch.log_start + behind, False) >= 0
+    def _pass_over(self, name: _Name, number: int, entry: QueueEntry, log_range: tuple[int, int], why: int) -> bool:
+        """Record what is wrong with an entry that gave no message. Return False if nothing is: the read is full."""
+        offset, size, _ = entry
+        first, readable = log_range
+        if not (0 < size < FILLER_SIZE and first <= offset < readable):
+            if size != FILLER_SIZE:
+                self._note_entry(name, number, offset)
+            return True
+        file = self._files.file_at(offset)
+        if file is None and self._scars.end_of(offset) > 0:  # the last file is lost
+            return True
+        if file is None:  # deleted since this read began
+            raise OffsetOutOfRange("commit log", offset, self._log.first_offset, readable)
+        if why:
+            stretch = Stretch(file.pages, file.start, 0, min(readable, file.end) - file.start, file.path)
+            self._note_damage(name, number, stretch, entry, why)
+        return why != 0
+
+    def _note_damage(self, name: _Name, number: int, stretch: Stretch, entry: QueueEntry, why: int) -> None:
+        """Record whether the record or the entry is damaged: if a record follows where it ends, the entry is right."""
+        after = entry.physical_offset - stretch.log_start + entry.size
+        continues = after == stretch.end or (
+            after < stretch.end
+            and check_record(stretch.data, after, stretch.end, stretch.log_start + after, False) >= 0
         )
-        if why != BAD_ENTRY and goes_on:
+        if why != BAD_ENTRY and continues:
             self._scars.add(entry.physical_offset, entry.physical_offset + entry.size, REASONS[why])
         else:
-            self._note_entry(queue, number, entry.physical_offset)
+            self._note_entry(name, number, entry.physical_offset)
 
-    def _note_entry(self, queue: _Queue, number: int, offset: int) -> None:
-        where = (queue.topic, queue.queue_id, number)
+    def _note_entry(self, name: _Name, number: int, offset: int) -> None:
+        where = *name, number
         if where not in self._damaged_entries:
             self._damaged_entries.add(where)
-            _log.error("topic %s, queue %d: entry %d names offset %d, where its message is not", *where, offset)
+            _log.error("topic %s, queue %d: entry %d names offset %d, but its message is not there", *where, offset)
 
     @property
     def damaged_entry_count(self) -> int:
-        """Queue entries, found so far, that name no record or another one than that of their number."""
+        """Return how many queue entries were found so far that do not name the record with their queue offset."""
         return len(self._damaged_entries)
 
     # ---- look-ups
 
     def get(self, at: int | str) -> StoredMessage:
-        """The message at a physical offset, or with a message id."""
+        """Return the message at a physical offset, or with a message id."""
         if isinstance(at, int):
             return StoredMessage(self._log.record_at(at, self._readable_end()))
         host, offset = decode_message_id(at)
@@ -261,9 +311,9 @@ class Reader:
         return message
 
     def find_offsets(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, *, tag: bool) -> list[int]:
-        """Physical offsets that the index names for a key, rising; other keys of the same hash among them."""
+        """Return the physical offsets that the index has for a key, ascending; keys with the same hash are included."""
         if self._index is None:
-            return []
+            return self._without_index()
         found = self._index.find(key_hash(key_text(topic, key, tag=tag)), begin_ms, end_ms, limit)
         first, end = self._log.first_offset, self._readable_end()
         if len(found) == 1:
@@ -271,24 +321,41 @@ class Reader:
         return sorted({offset for offset in found if first <= offset < end})
 
     def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, *, tag: bool) -> list[StoredMessage]:
-        """The newest `limit` messages that really have a key, in log order; what the log no longer has is left out."""
-        index, files = self._index, self._log.files
+        """Return the newest `limit` messages that have a key and are still in the log, in log order."""
+        index, files = self._index, self._files
         if index is None:
-            return []
-        numbers = index.slot_count, index.entry_count
-        readable = files.first_offset, self._readable_end()
+            return self._without_index()
         found = find_messages(
-            index.pages, *numbers, topic, key, tag, begin_ms, end_ms, limit, *readable, files.file_at, StoredMessage
+            index.pages,
+            index.slot_count,
+            index.entry_count,
+            topic,
+            key,
+            tag,
+            begin_ms,
+            end_ms,
+            limit,
+            files.first_offset,
+            self._readable_end(),
+            files.file_at,
+            StoredMessage,
         )
-        found.reverse()
+        if len(found) > 1:
+            found.reverse()
         return found
 
+    def _without_index(self) -> list[Any]:
+        """Find nothing if the store keeps no index; raise if it has one that cannot be read."""
+        if self.index_problem is not None:
+            raise self.index_problem
+        return []
+
     def seek_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The first message of a queue stored at or after a time; the queue's end where there is none."""
+        """Return the queue offset of the first message stored at or after a time; the queue's end if there is none."""
         queue = self._queues.get(topic, queue_id)
         low, end = queue.first_offset(self._log.first_offset), queue.end
-        log_file_at = self._log.files.file_at
-        while low < end:  # file by file of the queue: most queries end in the one that holds the last entry before it
+        log_file_at = self._files.file_at
+        while low < end:  # one queue file at a time; a file whose last entry is too old is skipped whole
             entries = queue.entries(low, end)
             count = len(entries) // ENTRY_SIZE
             at_last = count == 0 or low + count == end

@@ -1,18 +1,24 @@
-"""Opening: what of a store can be believed, where does its log end, and from where must it be dispatched again.
+"""Recovery: decide how much of a store to trust, where its log ends, and from which offset to dispatch again.
 
-One procedure: take an offset up to which log, queues and index are known to be whole, walk the records from there as
-far as they hold, cut what is behind, dispatch what was walked. What differs is only the offset that is trusted:
+There is one procedure. Take an offset up to which log, queues and index are known to be whole, walk the records from
+there while they are valid, cut the log after the last one, and dispatch what was walked. Only the trusted offset
+differs:
 
-- `checkpoint`: ours, if nobody else wrote since, its last record is still there and queues and index have the files
-  that it names. Everything derived is brought back to that moment first. The cost is that of what was written since;
+- `checkpoint`: our checkpoint's offset, if nobody else wrote since, its last record is still there, and queues and
+  index have the files it names. The derived files are first restored to that moment. The cost is proportional to what
+  was written since;
 - `clean stop`: RocketMQ left no `abort`. The end of the newest record that any queue names, if the queues agree with
   the last files of the log;
-- `unclean stop`, or `rebuild` where derived files are lost or disagree: the beginning of the log. Queues are written
-  again from it and the index is built anew.
+- `unclean stop`, or `rebuild` if derived files are lost or disagree: the beginning of the log. Queues and index are
+  rebuilt from there.
 
-With our checkpoint comes a watermark, up to which the log was surely on the disk. Bytes below it that do not hold are a
-scar: listed, passed over, and nothing is cut on its account. Above it the first record that does not hold is the torn
-tail, and the log ends there. Without a watermark the records decide: what lies behind the last whole one is the tail.
+Our checkpoint comes with a watermark: the log was on disk up to it. Invalid bytes before the watermark are a scar:
+recovery records it, skips it, and cuts nothing because of it. This holds even for the checkpoint's own last record: the
+log still ends at the watermark and the queues end where the checkpoint says, so no queue offset is assigned twice.
+After the watermark, the first invalid record starts the torn tail, and the log ends there. Without a watermark, the
+torn tail is everything after the last whole record.
+
+A log that was replaced since the checkpoint is detected: its newest record is not the one that its queue names.
 """
 
 from __future__ import annotations
@@ -27,52 +33,60 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqlake.codec.queue_entry import ENTRY_SIZE, QueueEntry
+from mqlake.errors import BadFile
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.files.positions import APPENDED, DURABLE, Positions
-from mqlake.kernel import StoredRecord, check_record, dispatch_records, walk_records
+from mqlake.files.small_files import read_small_file
+from mqlake.kernel import StoredRecord, check_record, dispatch_records
 from mqlake.kernel.types import BLANK, REACHED_END, REASONS
 from mqlake.logs.consume_queues import ConsumeQueues
 from mqlake.logs.damage import next_record
-from mqlake.logs.graves import Graves, living
+from mqlake.logs.deleted_topics import DeletedTopics, without_deleted
 from mqlake.logs.key_index import KeyIndex
 from mqlake.logs.scars import Scar, Scars
 from mqlake.store.checkpoint import Checkpoint, read_checkpoint, rocketmq_digest
+from mqlake.store.same_log import is_same_log, last_start, refuse_misnamed, still_holds
+from mqlake.store.walk import walk_file
 
 VERIFIED_FILES = 3
-"""After a clean stop by RocketMQ this many of the last log files are held against the queues."""
+"""After a clean stop by RocketMQ, this many of the last log files are compared with the queues."""
+SMALL = 64 << 20
+"""An upper bound for the size of `abort` and of a saved `Recovery`."""
 PROGRESS_S = 1.0
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how many bytes of the log are done, and how many there are to do."""
+"""Called with the name of the step, the bytes of the log processed so far, and the bytes in total."""
 _log = logging.getLogger(__name__)
 
 
 class Trust(NamedTuple):
-    """What can be believed before the log is walked."""
+    """How much of a store is trusted before its log is walked."""
 
     offset: int
-    """Up to here log, queues and index are taken as they are."""
+    """Log, queues and index are trusted up to here."""
     last_record: int
-    """The record before that offset, -1 without one."""
+    """The offset of the last record before `offset`, or -1."""
     reason: str
     watermark: int = -1
-    """The log was on the disk up to here; -1 where nothing says so."""
+    """The log was on disk up to here; -1 if unknown."""
     checkpoint: Checkpoint | None = None
-    """Ours, where it holds for the log."""
+    """Our checkpoint, if it is valid for this log."""
+    damaged_from: int = -1
+    """The log is damaged before `offset`: the walk starts here instead. -1 if no such damage is known."""
 
     @property
     def rebuilds(self) -> bool:
-        """Queues and index are to be written again from the whole log."""
+        """Return whether queues and index must be rebuilt from the whole log."""
         return self.reason in ("unclean stop", "rebuild")
 
     @property
     def untouched(self) -> bool:
-        """The store was closed by us, and nothing came after."""
+        """Return whether we closed the store and nothing was written since."""
         return self.reason == "checkpoint" and self.checkpoint is not None and self.checkpoint.clean
 
 
 class LogEnd(NamedTuple):
-    """Where the log ends, and the last record before it."""
+    """The end of the log, and the last record before it."""
 
     offset: int
     record_count: int
@@ -86,22 +100,22 @@ class Recovery:
     """What opening found and did."""
 
     reason: str
-    """How far the store could be believed, and why: `new`, `checkpoint`, `clean stop`, `unclean stop`, `rebuild`."""
+    """Why the store was trusted up to `trusted`: `new`, `checkpoint`, `clean stop`, `unclean stop` or `rebuild`."""
     trusted: int
-    """Up to this offset log, queues and index were taken as they are."""
+    """Log, queues and index were trusted up to this offset."""
     end: int
     """Where the log ends."""
     walked_count: int
-    """Records behind `trusted` that were walked, CRC included."""
+    """Records after `trusted` that were walked, with their CRCs checked."""
     dispatched_count: int
-    """Records that were entered into queues and index."""
+    """Records that were dispatched to queues and index."""
     cut_bytes: int
-    """What was cut behind the log's end."""
+    """Bytes that were cut off after the log's end."""
     scars: tuple[Scar, ...]
-    """Damage that the walk came upon."""
+    """The damage that the walk found."""
     cut_queue_count: int
     index_rebuilt: bool
-    """The index was built anew from the whole log."""
+    """Whether the index was rebuilt from the whole log."""
     took_ms: int
 
     def save(self, path: Path) -> None:
@@ -109,16 +123,16 @@ class Recovery:
 
     @classmethod
     def load(cls, path: Path) -> Recovery | None:
-        """What the last writer's opening did; None where that is not known."""
+        """Return what the last writer's recovery did; None if that is unknown."""
         try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
+            fields = json.loads(read_small_file(path, SMALL))
             return cls(**{**fields, "scars": tuple(Scar(*scar) for scar in fields["scars"])})
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, BadFile, ValueError, TypeError, KeyError):
             return None
 
 
 class Reporter:
-    """Tells how far recovery is: once a second from the first second on, to the log and to who asked."""
+    """Reports the progress of a recovery: each step to the caller, and at most one line a second to the log."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress
@@ -136,7 +150,7 @@ class Reporter:
             _log.info("recovery: %s, %d of %d MiB of the log", what, done >> 20, total >> 20)
 
 
-# ---- what can be believed
+# ---- what can be trusted
 
 
 def judge(
@@ -146,25 +160,29 @@ def judge(
     index: KeyIndex | None,
     scars: Scars,
     foreign: frozenset[str],
-    graves: Graves,
+    deleted_topics: DeletedTopics,
 ) -> Trust:
-    """What can be believed of a store that nobody writes. Reads only. `foreign` topics have queues of another kind."""
-    known = believe_log(layout, log, scars, graves)
+    """Decide how much of a store to trust. Reads only; nobody may be writing. `foreign` topics have batch queues.
+
+    Raises BadFile if a log file has the name of another one, which its records show.
+    """
+    refuse_misnamed(layout, log)
+    known = believe_log(layout, log, queues, scars, foreign, deleted_topics)
     if known is not None and known.checkpoint is not None:
         whole = queues.are_whole(known.checkpoint.queue_ends, known.offset, from_zero=log.first_offset == 0)
         if whole and _index_is_whole(index, known.checkpoint, log.first_offset):
             return known
-        _log.warning("%s: queues or index are not what they were: they are built again from the log", layout.root)
-        return known._replace(offset=log.first_offset, last_record=-1, reason="rebuild")
+        _log.warning("%s: queues or index changed since the checkpoint; rebuilding them from the log", layout.root)
+        return known._replace(offset=log.first_offset, last_record=-1, reason="rebuild", damaged_from=-1)
     if not log.starts and not queues.topics():
         return Trust(0, -1, "new")
     if layout.abort.exists():
         return Trust(log.first_offset, -1, "unclean stop")
     newest = newest_record(log, queues)
-    if newest is not None and _queues_agree(log, queues, index, newest, foreign, graves):
+    if newest is not None and _queues_agree(log, queues, index, newest, foreign, deleted_topics):
         return Trust(newest.physical_offset + newest.size, newest.physical_offset, "clean stop")
-    if queues.topics() or _begins_with_a_record(log):  # else there is nothing to agree on
-        _log.warning("%s: queues or index do not agree with the log: they are built again from it", layout.root)
+    if queues.topics() or _begins_with_a_record(log):  # else there is nothing to compare, and nothing to report
+        _log.warning("%s: queues or index do not agree with the log; rebuilding them from it", layout.root)
     return Trust(log.first_offset, -1, "rebuild")
 
 
@@ -173,58 +191,61 @@ def _begins_with_a_record(log: MappedFileQueue) -> bool:
     return file is not None and any(file.view(0, 8))
 
 
-def believe_log(layout: Layout, log: MappedFileQueue, scars: Scars, graves: Graves) -> Trust | None:
-    """What our checkpoint proves of the log alone, whatever queues and index are like; None where it proves nothing."""
+def believe_log(
+    layout: Layout,
+    log: MappedFileQueue,
+    queues: ConsumeQueues,
+    scars: Scars,
+    foreign: frozenset[str],
+    deleted_topics: DeletedTopics,
+) -> Trust | None:
+    """Return what our checkpoint proves about the log, regardless of queues and index; None if it proves nothing."""
     checkpoint = read_checkpoint(layout.own_checkpoint)
-    if checkpoint is None or not is_latest(layout, checkpoint) or not _still_holds(log, checkpoint, scars):
+    if checkpoint is None or not is_latest(layout, checkpoint):
         return None
-    checkpoint = _without_buried(checkpoint, graves)
+    damaged_from = -1
+    if not still_holds(log, checkpoint, scars):
+        if not is_same_log(log, checkpoint, queues, foreign, deleted_topics):
+            _log.warning("%s: the log was replaced since the checkpoint", layout.root)
+            return None
+        _log.error("%s: the log is damaged before %d, its end at the checkpoint", layout.root, checkpoint.dispatched)
+        damaged_from = last_start(log, checkpoint.last_record)
+    checkpoint = _without_buried(checkpoint, deleted_topics)
     watermark = _watermark(layout, log, checkpoint)
-    return Trust(checkpoint.dispatched, checkpoint.last_record, "checkpoint", watermark, checkpoint)
+    return Trust(checkpoint.dispatched, checkpoint.last_record, "checkpoint", watermark, checkpoint, damaged_from)
 
 
-def _without_buried(checkpoint: Checkpoint, graves: Graves) -> Checkpoint:
-    """A crash may have come between the deletion of a topic and the checkpoint behind it."""
-    buried = {topic for topic, end in graves.ends.items() if end >= checkpoint.dispatched}
+def _without_buried(checkpoint: Checkpoint, deleted_topics: DeletedTopics) -> Checkpoint:
+    """Drop deleted topics: a crash can come between the deletion of a topic and the checkpoint after it."""
+    buried = {topic for topic, end in deleted_topics.ends.items() if end >= checkpoint.dispatched}
     return replace(checkpoint, queue_ends={t: ends for t, ends in checkpoint.queue_ends.items() if t not in buried})
 
 
 def is_latest(layout: Layout, checkpoint: Checkpoint) -> bool:
-    """Nobody else wrote since: RocketMQ's `checkpoint` is ours, and so is an `abort` behind a clean close."""
+    """Return whether nobody else wrote since: RocketMQ's `checkpoint`, and `abort` after a clean close, are ours."""
     if rocketmq_digest(layout) not in checkpoint.rocketmq:
         return False
     return not checkpoint.clean or not layout.abort.exists() or _is_left_over(layout, checkpoint)
 
 
 def abort_content(generation: int) -> str:
-    """What `abort` says of its writer: the process, as RocketMQ does, and which opening of the store it was."""
+    """Return the content of `abort`: the process id, as RocketMQ writes it, and our generation of the store."""
     return f"{os.getpid()} mqlake {generation}"
 
 
 def _is_left_over(layout: Layout, checkpoint: Checkpoint) -> bool:
-    """The writer closed the store and died before it removed its `abort`."""
+    """Return whether the writer closed the store but died before it removed its `abort`."""
     try:
-        return layout.abort.read_text(errors="replace").endswith(f" mqlake {checkpoint.generation}")
-    except OSError:
+        return read_small_file(layout.abort, SMALL).endswith(b" mqlake %d" % checkpoint.generation)
+    except (OSError, BadFile):
         return False
-
-
-def _still_holds(log: MappedFileQueue, checkpoint: Checkpoint, scars: Scars) -> bool:
-    """The last record that the checkpoint saw is still there: the log was not cut or replaced since."""
-    if checkpoint.last_record < log.first_offset:
-        return checkpoint.dispatched == log.first_offset
-    file = log.file_at(checkpoint.last_record)
-    if file is None:
-        return False
-    position = checkpoint.last_record - file.start
-    size = check_record(file.pages, position, file.size, checkpoint.last_record, False)
-    end = checkpoint.last_record + size
-    reaches = checkpoint.dispatched in (end, file.end) or scars.end_of(end) >= checkpoint.dispatched
-    return size > 0 and end <= checkpoint.dispatched and reaches
 
 
 def _watermark(layout: Layout, log: MappedFileQueue, checkpoint: Checkpoint) -> int:
-    """Up to where the log was surely on the disk: the live word, which moves behind syncs only, may know of later."""
+    """Return up to where the log was on disk.
+
+    The durable word of the positions file can be newer than the checkpoint. It only moves after a completed sync.
+    """
     durable = max(checkpoint.durable, checkpoint.dispatched)
     positions = Positions.open(layout.positions)
     if positions is not None and positions.generation == checkpoint.generation:
@@ -247,7 +268,7 @@ def _index_is_whole(index: KeyIndex | None, checkpoint: Checkpoint, first_offset
 
 
 def newest_record(log: MappedFileQueue, queues: ConsumeQueues) -> QueueEntry | None:
-    """The newest record that a queue names; None where it does not hold, none is named, or a queue's files are bad."""
+    """Return the newest record that a queue names; None if there is none, it is invalid, or queue files are bad."""
     if not queues.are_regular(from_zero=log.first_offset == 0):
         return None
     queues.log_end = log.end_offset
@@ -266,9 +287,9 @@ def _queues_agree(
     index: KeyIndex | None,
     newest: QueueEntry,
     foreign: frozenset[str],
-    graves: Graves,
+    deleted_topics: DeletedTopics,
 ) -> bool:
-    """The last files of the log and the queues name the same records, up to the newest; the index has its files."""
+    """Return whether the queues name the records of the last log files, up to the newest, and the index is not lost."""
     stop = newest.physical_offset + newest.size
     if index is not None and (index.misfits or index.end_offset >= log.end_offset):
         return False
@@ -279,15 +300,16 @@ def _queues_agree(
         end = min(stop, file.end) - start
         if end <= 0:
             break
-        _, _, runs, keys, _, _, _ = dispatch_records(file.pages, 0, end, start, end, (), index is not None, False)
-        has_keys = has_keys or bool(keys)
-        if not all(run[0] in foreign or _names(queues, *run) for run in living(runs, graves.ends)):
+        found = dispatch_records(file.pages, 0, end, start, end, (), index is not None, False)
+        has_keys = has_keys or bool(found.keys)
+        runs = without_deleted(found.runs, deleted_topics.ends)
+        if not all(run[0] in foreign or _names(queues, *run) for run in runs):
             return False
     return index is None or not has_keys or index.file_count > 0
 
 
 def _names(queues: ConsumeQueues, topic: str, queue_id: int, first: int, entries: bytes) -> bool:
-    """A queue has these entries; their tags codes may differ, for they depend on settings."""
+    """Return whether a queue has these entries. Tags codes are not compared: they depend on settings."""
     if queue_id not in queues.queue_ids(topic):
         return False
     queue = queues.peek(topic, queue_id)
@@ -306,33 +328,35 @@ def _names(queues: ConsumeQueues, topic: str, queue_id: int, first: int, entries
 
 
 def find_end(log: MappedFileQueue, trust: Trust, reporter: Reporter) -> LogEnd:
-    """Walk the records from what is trusted to the log's end, CRC included; reads only."""
-    position, count, last, timestamp = trust.offset, 0, trust.last_record, _timestamp_of(log, trust.last_record)
+    """Find the log's end: walk records, CRC included, from the trusted offset or from damage before it. Reads only."""
+    start = trust.offset if trust.damaged_from < 0 else trust.damaged_from
+    position, count, last, timestamp = start, 0, trust.last_record, _timestamp_of(log, trust.last_record)
     scars = []
     total = log.end_offset - position
     while (file := log.file_at(position)) is not None:
-        at, why, found, last_here, timestamp_here = walk_records(
-            file.pages, position - file.start, file.size, file.start, True
-        )
-        position = file.start + at
-        reporter.tell("walking", position - trust.offset, total)
-        if found:
-            count, last, timestamp = count + found, last_here, timestamp_here
+        walked = walk_file(file, position - file.start)
+        position, why = file.start + walked.position, walked.why
+        reporter.tell("walking", position - start, total)
+        if walked.record_count:
+            count, last, timestamp = count + walked.record_count, walked.last_offset, walked.last_timestamp
         if why in (BLANK, REACHED_END):
             if file.end == log.end_offset:
                 break
             position = file.end
             continue
-        behind = _behind_damage(log, position, trust.watermark, timestamp)
-        if behind is None:
+        after = _after_damage(log, position, trust.watermark, timestamp)
+        if after is None:
             break
-        scars.append(Scar(position, behind, f"{file.path.name}: {REASONS[why]}"))
-        position = behind
+        scars.append(Scar(position, after, f"{file.path.name}: {REASONS[why]}"))
+        position = after
+    if trust.damaged_from >= 0 and position < trust.offset:  # readers only: a writer has recreated the file
+        scars.append(Scar(max(position, log.end_offset), trust.offset, "its file is missing"))
+        position = trust.offset
     return LogEnd(position, count, last, timestamp, tuple(scars))
 
 
-def _behind_damage(log: MappedFileQueue, position: int, watermark: int, timestamp: int) -> int | None:
-    """Where the log goes on behind bytes that do not hold; None where they are its tail."""
+def _after_damage(log: MappedFileQueue, position: int, watermark: int, timestamp: int) -> int | None:
+    """Return where the log continues after invalid bytes; None if they are its torn tail."""
     if watermark < 0:
         return next_record(log, position, log.end_offset, timestamp)
     if position >= watermark:
@@ -341,7 +365,7 @@ def _behind_damage(log: MappedFileQueue, position: int, watermark: int, timestam
 
 
 def _timestamp_of(log: MappedFileQueue, offset: int) -> int:
-    """When a record was stored; 0 where there is none."""
+    """Return the store time of a record; 0 if there is no record."""
     file = log.file_at(offset) if offset >= 0 else None
     if file is None:
         return 0

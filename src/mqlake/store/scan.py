@@ -1,10 +1,11 @@
-"""Whole stretches of the commit log as Arrow record batches: one row a record, in the order of the log.
+"""Scan ranges of the commit log as Arrow record batches: one row per record, in the order of the log.
 
-The kernel checks the records (lengths, physical offset, body CRC) and lays them out as Arrow buffers, without the
-interpreter lock: threads that scan different files run side by side. The buffers are handed to pyarrow without a
-copy, and hold no reference to the log, so a batch outlives the file it came from.
+The kernel checks the records (lengths, physical offset, body CRC) and lays them out as Arrow buffers without the
+interpreter lock, so threads that scan different files run in parallel. pyarrow takes the buffers without a copy. They
+hold no reference to the log, so a batch outlives the file it came from.
 
-What is in the log is in the scan: half messages and rolled-back ones of transactions too (`sys_flag & 0xC`).
+A scan returns everything that is in the log, including the half messages and the rolled-back messages of transactions
+(`sys_flag & 0xC`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ COLUMNS = {
     "queue_offset": "int64",
     "physical_offset": "int64",
     "size": "int32",  # of the whole record
-    "flag": "int32",  # the application's own
+    "flag": "int32",  # for the application's use
     "sys_flag": "int32",
     "body_crc": "int32",  # of the body as stored
     "born_timestamp": "timestamp[ms, UTC]",
@@ -43,20 +44,20 @@ COLUMNS = {
     "store_host": "dictionary<int32, string>",
     "reconsume_times": "int32",
     "prepared_offset": "int64",
-    "tags": "string",  # null where there are none
+    "tags": "string",  # null if there are none
     "keys": "list<string>",
     "properties": "map<string, string>",  # all of them, tags and keys too
     "body": "binary",
 }
 """The columns of a scan and their Arrow types, in the order of the schema."""
 RAW_BODY = "raw_body"
-"""On request only: the body as stored, beside the decompressed one."""
+"""On request only: the body as stored, in addition to the decompressed one."""
 
 BATCH_BYTES = 4 << 20
 MAX_BATCH_BYTES = 1 << 30
-"""Offsets inside of a batch are 32 bits wide."""
+"""Offsets inside a batch have 32 bits."""
 MAX_INFLATED_BYTES = 256 * 1024 * 1024
-"""A batch is cut once its decompressed bodies pass this: a few megabytes can claim to be gigabytes."""
+"""A batch ends once its decompressed bodies exceed this: a few megabytes can expand to gigabytes."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,14 +74,14 @@ def record_batches(
     check_crc: bool = True,
     progress: Progress | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Scan stretches of the log, one record batch for at most `batch_bytes` of it (one record always fits).
+    """Scan ranges of the log: one record batch for at most `batch_bytes` of log (one record always fits).
 
-    A stretch begins and ends at record boundaries, so zeroes before its end are damage; an end-of-file marker ends it.
-    `columns` picks and orders columns (default: all of COLUMNS); `topics` leaves out the records of others, whose
-    bodies are then not checked either. Compressed bodies are decompressed unless `decompress` is False. Damage raises
-    CorruptRecord behind the batch of what was whole before it; with on_damage="skip" it is logged, and the scan goes
-    on at the next whole record; `on_scar` is told the range and the reason. `progress` is called with the number of
-    bytes that the scan has moved on.
+    A range starts and ends at record boundaries, so zeros before its end are damage; an end-of-file marker ends it.
+    `columns` selects and orders columns (default: all of COLUMNS). `topics` omits the records of other topics, whose
+    bodies are then not checked. Compressed bodies are decompressed unless `decompress` is False. On damage, the scan
+    yields what was whole before it and then raises CorruptRecord; with on_damage="skip" it logs the damage and
+    continues at the next whole record. `on_scar` is called with range and reason instead of logging. `progress` is
+    called with the number of bytes that the scan has advanced.
     """
     scan = Scan(columns, batch_bytes, decompress, topics, on_damage, check_crc, on_scar)
     for stretch in stretches:
@@ -88,14 +89,14 @@ def record_batches(
 
 
 def schema(columns: Sequence[str] | None = None) -> pa.Schema:
-    """The schema that every batch of a scan of these columns has."""
+    """Return the schema of every batch of a scan of these columns."""
     pa = _pyarrow()
     types = _types(pa)
     return pa.schema([pa.field(name, types[name]) for name in checked_columns(columns)])
 
 
 def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
-    """The columns asked for, all of them for None; InvalidConfig for one that is unknown or named twice."""
+    """Return the requested columns, all for None. Raises InvalidConfig if one is unknown or occurs twice."""
     if columns is None:
         return tuple(COLUMNS)
     for name in columns:
@@ -107,7 +108,7 @@ def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
 
 
 class Scan:
-    """The settings of one scan, checked; `batches` may be called for many stretches, from many threads."""
+    """The checked settings of one scan. Many threads may call `batches` for many ranges."""
 
     max_inflated = MAX_INFLATED_BYTES
 
@@ -141,7 +142,7 @@ class Scan:
         self._on_scar = on_scar
 
     def batches(self, stretch: Stretch, progress: Progress) -> Iterator[pa.RecordBatch]:
-        """The batches of one stretch, none of them empty."""
+        """Yield the batches of one range, none of them empty."""
         at, end = stretch.position, stretch.end
         while at < end:
             position, status, rows, buffers = scan_columns(
@@ -165,8 +166,8 @@ class Scan:
             at = position
 
     def picked(self, stretch: Stretch, offsets: Readable, number: int) -> Generator[pa.RecordBatch, None, int]:
-        """The batches of the records at given offsets (int64), from `number` of them on, as far as they lie in this
-        stretch; returns the number of the first that does not."""
+        """Yield the records at the given physical offsets (int64), from offsets[number] on, while they are in this
+        range. Return the index of the first offset outside of it."""
         while number < len(offsets) // 8:
             reached, status, rows, buffers = pick_columns(
                 stretch.data,
@@ -191,19 +192,19 @@ class Scan:
         return number
 
     def behind_marker(self, stretch: Stretch, position: int) -> int:
-        """Where to go on behind an end-of-file marker: nowhere in this file."""
+        """Return where to continue after an end-of-file marker: at the end, because no record follows in this file."""
         return stretch.end
 
     def behind_damage(self, stretch: Stretch, position: int, status: int) -> int:
-        """Where to go on; CorruptRecord where damage is not to be skipped."""
+        """Return where to continue after damage. Raises CorruptRecord if damage is not skipped."""
         return self._pass_over(stretch, position, status)
 
     def report(self, error: CorruptRecord, size: int) -> None:
-        """`size` bytes are passed over."""
+        """Report that `size` damaged bytes were skipped."""
         _log.warning("%s; %d bytes skipped", error, size)
 
     def _pass_over(self, stretch: Stretch, position: int, status: int) -> int:
-        reason = REASONS.get(status, "an end-of-file marker is here, not a record")
+        reason = REASONS.get(status, "there is an end-of-file marker instead of a record")
         error = CorruptRecord(stretch.file, stretch.log_start + position, reason)
         if not self._skips:
             raise error
@@ -235,7 +236,7 @@ class Scan:
     def _inflated(
         self, file: Path, stored: pa.Array, compressed: list[int], buffers: Buffers
     ) -> Iterator[tuple[int, int, pa.Array]]:
-        """Runs of rows with their bodies as producers gave them: cut where they grow large or a row is left out."""
+        """Yield runs of rows with decompressed bodies. A run ends where bodies grow large or a row is omitted."""
         flags, sizes = (memoryview(buffers[name]).cast("i") for name in ("sys_flag", "size"))
         offsets = memoryview(buffers["physical_offset"]).cast("q")
         start, done, total = 0, 0, 0
@@ -263,7 +264,7 @@ class Scan:
             yield start, len(stored), self._pa.concat_arrays([*pieces, stored.slice(done)])
 
     def _array(self, name: str, rows: int, buffers: Buffers) -> pa.Array:
-        """One column over the kernel's buffers: `kernel.types.Scanned` says which there are."""
+        """Return one column over the kernel's buffers: `kernel.types.Scanned` lists them."""
         pa = self._pa
         kind = self._types[name]
 
@@ -293,22 +294,22 @@ class Scan:
 
 
 def next_whole(stretch: Stretch, position: int, status: int, check_crc: bool) -> int:
-    """Where a scan goes on behind the damage at `position`, `stretch.end` where nothing whole follows.
+    """Return where a scan continues after damage at `position`, or `stretch.end` if no whole record follows.
 
-    A wrong CRC speaks against the body, not against the record's length: where a record follows on it, that is next.
-    Otherwise the next place that holds a whole record, which a body that quotes a piece of the log cannot pretend:
-    a record names its own place.
+    A wrong CRC means a damaged body; the record's length may still be right. So if a record starts right after it, the
+    scan continues there. Else it searches for the next whole record. A body that quotes a piece of the log cannot fake
+    one, because a record holds its own physical offset.
     """
     data, log_start, end = stretch.data, stretch.log_start, stretch.end
     if status == BAD_CRC:
-        behind = position + int.from_bytes(data[position : position + 4], "big")
-        if behind == end or check_record(data, behind, end, log_start + behind, check_crc) >= 0:
-            return behind
+        after = position + int.from_bytes(data[position : position + 4], "big")
+        if after == end or check_record(data, after, end, log_start + after, check_crc) >= 0:
+            return after
     return find_record(data, position + 1, end, log_start, check_crc)
 
 
 def _types(pa: Any) -> dict[str, Any]:
-    """COLUMNS as pyarrow knows them."""
+    """Return the pyarrow types of COLUMNS."""
     known = {
         "int32": pa.int32(),
         "int64": pa.int64(),

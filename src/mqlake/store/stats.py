@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from mqlake.files.mapped_file import mapped
 from mqlake.kernel import KERNEL
+from mqlake.runtime.workers import WorkerHealth
 from mqlake.store.recovery import Recovery
 from mqlake.store.retention import RetentionStats
 
@@ -38,14 +39,16 @@ class StoreStats:
     """Records dispatched since the store was opened."""
     failure: str | None = None
     """Why the store takes no more messages, or no longer dispatches; None while all is well."""
+    workers: tuple[WorkerHealth, ...] = ()
+    """The state of every background worker; for a follower, as the writer last reported it."""
     damage: tuple[tuple[int, int], ...] = ()
-    """Ranges of the log, found so far, that hold no whole record, or one that no queue can take."""
+    """Ranges of the log found so far that hold no whole record, or a rejected one."""
     scar_count: int = 0
     """How many of them hold no whole record."""
     damaged_entry_count: int = 0
-    """Queue entries, found so far, that name another record than that of their number."""
+    """Queue entries found so far that do not name the record with their queue offset."""
     recovery: Recovery | None = None
-    """What the writer's opening found and did."""
+    """What the writer's recovery found and did."""
     topics: dict[str, TopicStats] = field(default_factory=dict)
     mapped_file_count: int = field(default_factory=lambda: mapped.files)
     mapped_bytes: int = field(default_factory=lambda: mapped.bytes)

@@ -1,8 +1,8 @@
-"""The last record cut at every byte, and so the last entry of its queue and of the index.
+"""Cut the last record at every byte, and the last entries of its queue and of the index.
 
-A crash leaves a record that was not yet synced in part: the rest of its file is zeroes, or the file ends there. The log
-must then end exactly before it, and its number and its place be given to the next message. Queues and index can be made
-again from the log: whatever they lost, nothing is missing afterwards, nor any key.
+A crash can leave part of a record that was not yet synced: the rest of its file is zeros, or the file ends there. The
+log must then end exactly before that record, and the next message must get its queue offset and its physical offset.
+Queues and index can be rebuilt from the log: whatever they lost, no message and no key may be missing afterwards.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ INDEX_HEADER = 40
 
 
 class Cut(NamedTuple):
-    """One file, cut at one byte."""
+    """A cut of one file at one byte."""
 
     file: str
     at: int
     short: bool
-    """The file ends there; else zeroes follow up to its size."""
+    """The file ends there; otherwise zeros follow up to its size."""
 
     def apply(self, store: Path) -> bool:
-        """Cut; whether that changed anything."""
+        """Cut the file. Return whether that changed anything."""
         path = store / self.file
         before = path.read_bytes()
         after = before[: self.at] + (b"" if self.short else bytes(len(before) - self.at))
@@ -47,7 +47,7 @@ class Cuts(Row):
 
     @cached_property
     def _pristine(self) -> Pristine:
-        """All but the last record are on the disk."""
+        """Make a store with all but the last record on disk."""
         made, path = self.folder / "making", self.folder / "pristine"
         with running_store(made, COUNT) as (store, records):
             records += put_all(store, range(COUNT, COUNT + 1), Durability.PAGE_CACHE)
@@ -96,7 +96,7 @@ class Cuts(Row):
 
     @staticmethod
     def _differences(served: Served, expected: list[Record], store: Path) -> list[str]:
-        """The log ends behind the last good record, and every key is found."""
+        """Return what is wrong: the log must end after the last good record, and every key must be found."""
         end = expected[-1].physical_offset + expected[-1].size
         found = [] if served.log_end == end else [f"the log ends at {served.log_end}, not {end}"]
         again = Served(places=served.places)

@@ -1,8 +1,8 @@
-"""One flipped bit anywhere in a closed or a crashed store: log, queues, index, checkpoints, settings, positions, scars.
+"""Flip one bit anywhere in a closed or crashed store: log, queues, index, checkpoints, settings, positions, scars.
 
-It may cost the one message it hit, no other. A body that is not what was put is never served, and the store opens.
-Nothing but the body has a checksum in RocketMQ's format: a flip in a topic or a key may make a message appear
-elsewhere, which counts as its loss; a flip in the index may cost keys, never a wrong answer.
+A flip may cost the message that it hit, and no other. A body that differs from the one put is never served, and the
+store opens. In RocketMQ's format only the body has a checksum: a flip in a topic or a key may make a message appear
+elsewhere, which counts as its loss. A flip in the index may cost keys, but never gives a wrong answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TARGETS = {
     "config/*": 2,
     "abort": 1,
 }
-"""Where bits flip, and how often, of a hundred."""
+"""Where bits flip, and how often in a hundred cases."""
 
 
 class Flips(Row):
@@ -42,7 +42,7 @@ class Flips(Row):
         return [closed, crashed_store(self.folder / "crashed", COUNT), *self._scarred(closed)]
 
     def _scarred(self, closed: Pristine) -> list[Pristine]:
-        """A store that has a scar already, where the store keeps such a list."""
+        """Return a store that already has a scar, if the store keeps a list of scars."""
         path = closed.copy_to(self.folder / "scarred")
         hit = closed.records[COUNT // 3]
         data = bytearray((path / hit.file).read_bytes())
@@ -59,7 +59,7 @@ class Flips(Row):
         store = pristine.restore(self.folder / "store")
         targets = [glob for glob in TARGETS if any(path.is_file() for path in store.glob(glob))]
         glob = rng.choices(targets, [TARGETS[target] for target in targets])[0]
-        told = damage(store, rng.randrange(1 << 30), files=glob, kind="flip_bit")
+        report = damage(store, rng.randrange(1 << 30), files=glob, kind="flip_bit")
         served = open_and_read(store, CONFIG, rng)
         outcome = Outcome(faults=1, acknowledged=len(pristine.records))
         if served.refused is not None:
@@ -70,11 +70,11 @@ class Flips(Row):
             outcome.count("undetected", served.strange, "a damaged body was served")
             unlike = served.unlike_scan if len(served.unlike_scan) > 1 else []
             outcome.count("errors", unlike, "scan and queues differ at")
-            lost_keys = [] if told["file"].startswith("index/") else served.lost_keys
-            outcome.count("errors", lost_keys, "a key leads nowhere")
-            outcome.count("errors", served.errors, "went wrong")
+            lost_keys = [] if report["file"].startswith("index/") else served.lost_keys
+            outcome.count("errors", lost_keys, "a key finds nothing")
+            outcome.count("errors", served.errors, "failed")
         if outcome.broken or self.keep:
             store.rename(folder / "store")
-            damage(pristine.copy_to(folder / "before"), told["seed"], files=glob, kind="flip_bit")
-            outcome.note(f"{told} in the {pristine.path.name} store")
+            damage(pristine.copy_to(folder / "before"), report["seed"], files=glob, kind="flip_bit")
+            outcome.note(f"{report} in the {pristine.path.name} store")
         return outcome

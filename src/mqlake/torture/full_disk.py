@@ -1,8 +1,8 @@
-"""A small disk runs full while four threads write, and is freed again.
+"""Fill a small disk while four threads write, then free it again.
 
-A put that needs a new file is refused with DiskFull: never a bus error, never a half-written message. The writer tries
-again. When space comes back the store must take messages within 15 seconds, by itself, and show them in their queues;
-in the end everything that was acknowledged is there.
+A put that needs a new file is refused with DiskFull: never a bus error, never a half-written message. The writer
+retries. When there is space again, the store must accept messages within 15 seconds without help, and dispatch them to
+their queues. In the end everything that was acknowledged must be there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mqlake.torture.row import NotAllowed, Outcome, Row
 from mqlake.torture.writer import Plan, running_writer
 
 CYCLES = 10
-"""In one life of a store."""
+"""Fills and frees per store."""
 SIZE = "64M"
 RESUME_S = 15.0
 REFUSAL_S = 60.0
@@ -63,18 +63,18 @@ class FullDisk(Row):
                 self._cycle(outcome, disk, noted, writer, rng)
             if writer.poll() is not None:
                 said = (folder / "writer.txt").read_text()[-300:]
-                outcome.count("errors", [said or "nothing"], f"the writer died with {writer.returncode} and said")
+                outcome.count("errors", [said or "nothing"], f"the writer died with {writer.returncode} and printed")
         ledger = Ledger.read(noted)
         outcome.acknowledged = len(ledger.acks)
         served = open_and_read(disk / "store", plan.config(), rng)
         outcome.judge(served, [a for a in ledger.acks if a.durability >= Durability.PAGE_CACHE], ledger.put)
-        outcome.count("errors", ledger.complaints, "the writer saw")
+        outcome.count("errors", ledger.complaints, "the writer reported")
         return outcome
 
     def _cycle(
         self, outcome: Outcome, disk: Path, noted: Path, writer: subprocess.Popen[bytes], rng: random.Random
     ) -> None:
-        """Fill, see a refusal, free, see a message taken."""
+        """Fill the disk, wait for a refusal, free it, wait for an acknowledged put."""
         refusals = _count(noted, "F")
         ballast = disk / "ballast"
         fill(disk, ballast)
@@ -89,11 +89,11 @@ class FullDisk(Row):
             return
         newest = Ledger.read(noted).acks[-1]
         if not _await(lambda: is_served(disk / "store", newest), RESUME_S, writer):
-            outcome.count("errors", [f"{RESUME_S:.0f} s"], "a message put after that is in no queue within")
+            outcome.count("errors", [f"{RESUME_S:.0f} s"], "a message put after that is not in its queue within")
 
 
 def is_served(store: Path, ack: Ack) -> bool:
-    """Another process finds the message in its queue."""
+    """Return whether another process finds the message in its queue."""
     message = message_of(ack.number)
     try:
         with MessageStore.open(store, read_only=True) as reader:
@@ -104,7 +104,7 @@ def is_served(store: Path, ack: Ack) -> bool:
 
 
 def fill(disk: Path, ballast: Path) -> None:
-    """Take all that is free, down to the last blocks."""
+    """Take all free space, down to the last blocks."""
     with ballast.open("wb") as file:
         for size in (1 << 20, 1 << 16, 1 << 12):
             try:

@@ -1,8 +1,8 @@
-"""Opens what a fault left and compares it with what was promised.
+"""Open what a fault left and compare it with what was promised.
 
-Nothing of the store is believed: a message counts as kept only where `read` serves it at the queue offset of its
-receipt with the bytes that were put, and everything that is served must have been put. `scan` must tell the same as the
-queues, keys must lead to their messages, and the next put must take the next number of its queue.
+The judge believes nothing that the store says of itself. A message counts as kept only if `read` returns it at the
+queue offset of its receipt with the bytes that were put, and everything that is served must have been put. `scan` must
+agree with the queues, keys must find their messages, and the next put must get the next queue offset of its queue.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from mqlake import MessageStore, MissingExtra, QueueRange, StoreConfig, StoredMe
 from mqlake.torture.ledger import LIFE, NEVER, TOPICS, Ack, is_as_put, message_of, number_of
 
 SAMPLE = 8
-"""Keys looked up, and messages fetched by their offset, in each verdict."""
+"""Keys to look up, and messages to fetch by physical offset, for each verdict."""
 EMPTY_READS = 1_000
-"""In one queue: it holds fewer messages than this, so its end is wrong."""
+"""Empty reads in one queue after which its end must be wrong: no queue holds this many messages."""
 PROBE = 9_000 * LIFE
-"""Numbers from here on are of messages that are put into a store to see that it works."""
+"""From here on, numbers belong to messages that are put into a store to see that it works."""
 
 
 @dataclass(slots=True)
 class Served:
-    """All that a store serves, and what was wrong with it."""
+    """Everything that a store serves, and what was wrong with it."""
 
     places: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Number -> queue offset and physical offset, of all messages served as they were put."""
+    """Number -> queue offset and physical offset, for all messages that are served as they were put."""
     strange: list[str] = field(default_factory=list)
-    """Messages with a body that nobody put, or twice."""
+    """Messages with a body that nobody put, or that are served twice."""
     misplaced: list[str] = field(default_factory=list)
-    """Bodies as they were put, with another topic, queue, key or tag."""
+    """Bodies as they were put, but under another topic, queue, key or tag."""
     unreadable: list[str] = field(default_factory=list)
-    """Bodies that the store itself says are damaged."""
+    """Bodies that the store itself reports as damaged."""
     gaps: list[str] = field(default_factory=list)
-    """Queue offsets that no message is served for."""
+    """Queue offsets without a message."""
     unlike_scan: list[int] = field(default_factory=list)
-    """Physical offsets that only one of scan and queues has."""
+    """Physical offsets that only the scan or only the queues have."""
     lost_keys: list[str] = field(default_factory=list)
-    """Keys of messages that are there, which lead nowhere."""
+    """Keys that find nothing although their messages are there."""
     errors: list[str] = field(default_factory=list)
     refused: str | None = None
-    """Why the store did not open."""
+    """Why the store did not open, if it did not."""
     log_end: int = 0
     next_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def lost(self, acks: Collection[Ack]) -> list[Ack]:
-        """Those that are not served where their receipts say."""
+        """Return the messages that are not served where their receipts say."""
         return [ack for ack in acks if self.places.get(ack.number) != (ack.queue_offset, ack.physical_offset)]
 
 
 def open_and_read(path: Path, config: StoreConfig, rng: random.Random, *, probe: bool = True) -> Served:
-    """Open a store as its writer would, read all of it, look some of it up, put one message, close."""
+    """Open a store for writing, read everything, look some messages up, put one per topic, and close it."""
     served = Served()
     try:
         store = MessageStore.open(path, config=config, retention=NEVER)
@@ -97,7 +97,7 @@ def _note_gap(queue: QueueRange, expected: int, found: int, served: Served) -> N
 
 
 def _messages(store: MessageStore, queue: QueueRange, served: Served) -> list[StoredMessage]:
-    """A whole queue; where a read raises, that is noted, and reading goes on behind it."""
+    """Return all messages of a queue. If a read raises, note the error and continue after that message."""
     found: list[StoredMessage] = []
     start, limit, empty = queue.first_offset, 64, 0
     while start < queue.end_offset:
@@ -115,7 +115,7 @@ def _messages(store: MessageStore, queue: QueueRange, served: Served) -> list[St
         start = max(start, batch[-1].queue_offset) + 1 if batch else start + 1
         empty += not batch
         if empty > EMPTY_READS:
-            served.errors.append(f"{queue.topic}/{queue.queue_id} is to end at {queue.end_offset}; no reads get there")
+            served.errors.append(f"{queue.topic}/{queue.queue_id} should end at {queue.end_offset}; no read gets there")
             break
     return found
 
@@ -138,7 +138,7 @@ def _enter(message: StoredMessage, served: Served) -> None:
 
 
 def _compare_scan(store: MessageStore, served: Served) -> None:
-    """Without pyarrow there is no scan to compare."""
+    """Compare scan and queues. Without pyarrow there is no scan."""
     try:
         batches = list(store.scan(columns=["physical_offset"]))
     except MissingExtra:
@@ -157,17 +157,17 @@ def _look_up(store: MessageStore, served: Served, rng: random.Random) -> None:
 
 
 def find_key(store: MessageStore, served: Served, number: int) -> None:
-    """A key must lead to its message."""
+    """Note an error unless a key finds its message."""
     message = message_of(number)
     found = store.find(message.topic, message.keys[0])
     if not found:
         served.lost_keys.append(f"{message.keys[0]} of {message.topic}")
     elif [m.physical_offset for m in found] != [served.places[number][1]]:
-        served.errors.append(f"key {message.keys[0]} of {message.topic} leads to {found}")
+        served.errors.append(f"key {message.keys[0]} of {message.topic} finds {found}")
 
 
 def _probe(store: MessageStore, served: Served, rng: random.Random) -> None:
-    """The store takes a message of each topic, gives it the next number of its queue, and serves it."""
+    """Check that the store accepts a message of each topic, gives it the next queue offset, and serves it."""
     first = PROBE + rng.randrange(LIFE)
     for topic in TOPICS:
         _put_one(store, served, next(n for n in itertools.count(first) if message_of(n).topic == topic))

@@ -1,7 +1,7 @@
-"""kill -9 at a random moment: while four threads write, while the store closes, while it opens after the kill before.
+"""kill -9 at a random moment: while four threads write, while the store closes, or while it reopens after a kill.
 
-What the operating system was given outlives the process, so nothing acknowledged may be lost. With the transient pool a
-receipt may say MEMORY: such a message may be lost, but only the newest of its life, those that no commit had taken yet.
+The page cache outlives the process, so nothing acknowledged may be lost. With the transient pool a receipt may say
+MEMORY. Such a message may be lost, but only if it is among the newest of its life, which no commit had taken yet.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from mqlake.torture.row import Outcome, Row
 from mqlake.torture.writer import MODES, Plan, running_writer
 
 KILLS = 2
-"""In each case, on one store."""
+"""Kills per case, on one store."""
 WINDOW_MS = 5_000
-"""Commits are 20 ms apart; on a busy machine a thread may wait this long for its turn, or for the disk."""
+"""Commits are 20 ms apart, but on a busy machine a thread may wait this long for the processor or the disk."""
 START_S = 30.0
 
 
@@ -31,7 +31,7 @@ class Kill(Row):
     allowed = "0 acknowledged lost (pool: only what was not yet committed, and the receipt said so), 0 gaps"
     applies = ("gaps",)
     share = 5
-    cases = 270  # at least 500 kills: now and then a writer has closed its store and gone before
+    cases = 270  # at least 500 kills: sometimes the writer has closed its store and exited before
 
     def run(self, case: int, folder: Path) -> Outcome:
         rng = self.random(case)
@@ -60,13 +60,13 @@ class Kill(Row):
         promised = [ack for ack in ledger.acks if ack.durability >= Durability.PAGE_CACHE]
         outcome.judge(served, promised, ledger.put)
         outcome.count("gaps", served.gaps, "gap in a queue")
-        outcome.count("errors", ledger.complaints, "the writer saw")
+        outcome.count("errors", ledger.complaints, "the writer reported")
         if served.refused is None:
             outcome.count("lost", lost_too_early(served, ledger), "lost from memory before the last commit")
 
 
 def lost_too_early(served: Served, ledger: Ledger) -> list[str]:
-    """Messages that were only in memory and are lost, although a newer one of their life is there, or long ago."""
+    """Return lost messages that were only in memory, but are too old: a newer one survived, or a commit was due."""
     found = []
     for life in {ack.life for ack in ledger.acks}:
         acks = [ack for ack in ledger.acks if ack.life == life]
@@ -79,7 +79,7 @@ def lost_too_early(served: Served, ledger: Ledger) -> list[str]:
 
 
 def kill_at(writer: subprocess.Popen[bytes], noted: Path, moment: str, rng: random.Random) -> int:
-    """Wait for the moment and kill; 0 where the writer had ended by itself."""
+    """Wait for the moment and kill the writer. Return 0 if it had already exited."""
     before = len(lines_of(noted))
     wanted = ("A", rng.randrange(1, 400)) if moment == "writing" else (f"S {moment}", 1)
     deadline = time.monotonic() + START_S

@@ -1,15 +1,15 @@
-"""What a writer put and what it was promised: a file outside of the store, one line an event.
+"""What a writer put and what it was promised: a file outside the store, one line per event.
 
     P number                                                      a put begins
-    A number queue_offset physical_offset durability at_ms        it was acknowledged, as safe as this
+    A number queue_offset physical_offset durability at_ms        it was acknowledged, with this durability
     F number error                                                it was refused
-    S word                                                        the writer's own steps: opening, open, closing, closed
-    X text                                                        the writer saw a promise broken
-    n call ok|FAIL path                                           a sync, noted by the failsync shim into the same file
+    S word                                                        a step of the writer: opening, open, closing, closed
+    X text                                                        the writer saw a broken promise
+    n call ok|FAIL path                                           a sync, which the failsync shim notes in the same file
 
-A message follows from its number alone, body, topic, queue, key and tag: so the ledger need not hold it, and what a
-store serves can be recognised without any. Lines are appended by single writes: their order is that of the events, and
-they outlive the writer.
+A message follows from its number: body, topic, queue, key and tag. So the ledger need not hold it, and the judge can
+recognise what a store serves without any record of it. Each line is appended by a single write: lines are in the order
+of the events, and they survive the writer.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from mqlake import Durability, Message, PutReceipt, RetentionConfig, StoredMessa
 TOPICS = ("orders", "clicks")
 QUEUES = 2
 NEVER = RetentionConfig(enabled=False)
-"""Nothing is deleted, however full a disk gets: what is missing was lost."""
+"""Deletes nothing, however full the disk gets: a missing message is a lost one."""
 LIFE = 100_000_000
-"""Numbers of one writer process; each thread takes a part of them."""
+"""Numbers per writer process; each thread takes a part of them."""
 
 
 @functools.lru_cache(maxsize=4096)
 def message_of(number: int) -> Message:
-    """The one message with this number."""
+    """Return the one message with this number."""
     rng = random.Random(number)
     topic, queue_id = rng.choice(TOPICS), rng.randrange(QUEUES)
     size = rng.choice((0, 40, 200, 200, 900, 3000))
@@ -43,7 +43,7 @@ def message_of(number: int) -> Message:
 
 
 def number_of(message: StoredMessage) -> int | None:
-    """The number of a message that was served; None where its body is not what any writer put."""
+    """Return the number of a served message, or None if no writer put such a body."""
     try:
         body = message.body
         number = int(body[: body.index(b":")])
@@ -53,7 +53,7 @@ def number_of(message: StoredMessage) -> int | None:
 
 
 def is_as_put(message: StoredMessage, number: int) -> bool:
-    """Topic, queue, key and tag too are those of the number."""
+    """Return whether topic, queue, key and tag are also those of the number."""
     put = message_of(number)
     return (message.topic, message.queue_id, message.keys, message.tags) == (
         put.topic,
@@ -83,7 +83,7 @@ class Ack:
 
 
 class LedgerWriter:
-    """The writer's side; threads share it."""
+    """The writer's side of the ledger. Threads share it."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -113,7 +113,7 @@ class LedgerWriter:
 
 @dataclass(slots=True)
 class Ledger:
-    """The judge's side: the whole file, read when the writer is dead."""
+    """The judge's side of the ledger: the whole file, read after the writer's death."""
 
     put: set[int] = field(default_factory=set)
     acks: list[Ack] = field(default_factory=list)
@@ -122,7 +122,7 @@ class Ledger:
     failed_syncs: list[str] = field(default_factory=list)
     """The files whose sync failed."""
     false_acks: list[int] = field(default_factory=list)
-    """Promised as durable, although their put began after a sync of the log had failed."""
+    """Acknowledged as durable, although their put began after a sync of the log had failed."""
 
     @classmethod
     def read(cls, path: Path) -> Ledger:
@@ -144,7 +144,7 @@ class Ledger:
                 ledger.refusals.append((int(words[0]), words[1]))
             elif words == ["opening"]:
                 opened = len(ledger.acks)
-            elif words == ["closed"]:  # close has synced all that was acknowledged since the store was opened
+            elif words == ["closed"]:  # close has synced everything acknowledged since the store was opened
                 ledger.acks[opened:] = [
                     replace(ack, durability=max(ack.durability, Durability.DISK)) for ack in ledger.acks[opened:]
                 ]
@@ -156,7 +156,7 @@ class Ledger:
 
 
 def lines_of(path: Path) -> list[str]:
-    """Whole lines so far; none where the file is not there yet."""
+    """Return the whole lines so far, none if the file does not exist yet."""
     try:
         return path.read_text().split("\n")[:-1]
     except FileNotFoundError:

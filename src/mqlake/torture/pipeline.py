@@ -1,7 +1,8 @@
-"""kill -9 of `mqlake pipeline run`, driver and workers, at random moments, while the store goes on growing.
+"""kill -9 of `mqlake pipeline run`, driver and workers, at random moments, while the store grows.
 
-A worker's death costs a task, which Spark runs again; the driver's costs the batch that ran, and the next command goes
-on from what the lake has. In the end every record of the log is in the archive once, and every key in the index once.
+The death of a worker costs a task, which Spark runs again. The death of the driver costs the running batch, and the
+next command resumes from what the lake holds. In the end the archive must hold every record of the log exactly once,
+and the index every key exactly once.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from mqlake import CommitLogConfig, Message, MessageStore, StoreError
 from mqlake.torture.row import NotAllowed, Outcome, Row
 
 MESSAGES = 600
-"""Put before each of the commands."""
+"""Messages put before each command."""
 DRIVER_KILLS = 4
-"""In each case, on one lake."""
+"""Driver kills per case, on one lake."""
 COMMAND_S = 400.0
 LOG_BYTES = 1 << 16
 
@@ -70,7 +71,7 @@ def start(folder: Path, rng: random.Random, *how: str) -> subprocess.Popen[bytes
 
 
 def kill_at(command: subprocess.Popen[bytes], lake: Path, rng: random.Random) -> int:
-    """Kill a worker now and then, and the command with its JVM behind some commits; how many processes that were."""
+    """Kill a worker now and then, then the command with its JVM after some commits. Return the number of kills."""
     kills = 0
     for _ in range(rng.choice((0, 0, 1, 2))):
         wait_for_commits(command, lake, 1)
@@ -85,7 +86,7 @@ def kill_at(command: subprocess.Popen[bytes], lake: Path, rng: random.Random) ->
 
 
 def wait_for_commits(command: subprocess.Popen[bytes], lake: Path, count: int) -> None:
-    """Until the lake has so many commits more, or the command ended."""
+    """Wait until the lake has `count` more commits, or the command ended."""
     wanted = commits_in(lake) + count
     deadline = time.monotonic() + COMMAND_S
     while command.poll() is None and commits_in(lake) < wanted and time.monotonic() < deadline:
@@ -100,7 +101,7 @@ def commits_in(lake: Path) -> int:
 
 
 def kill_worker(group: int, rng: random.Random) -> int:
-    """One of the Python processes that Spark's daemon made; 0 where there is none just now."""
+    """Kill one of the Python processes that Spark's daemon started. Return 0 if there is none at the moment."""
     found = []
     for process in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -142,4 +143,4 @@ def judge(outcome: Outcome, store: Path, lake: Path) -> None:
         outcome.count("lost", [offset for offset in wanted if offset not in counted], f"not in the {what}: record at")
         twice = [offset for offset, count in counted.items() if count > 1 or offset not in set(wanted)]
         outcome.count("invented", twice, f"more than once in the {what}: record at")
-    outcome.count("errors", verify(opened), "the lake does not hold")
+    outcome.count("errors", verify(opened), "the lake is not intact")

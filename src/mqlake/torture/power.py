@@ -1,9 +1,9 @@
-"""Power cuts: what was surely on the disk, and any choice of the pages, sizes and names that were not.
+"""Power cuts: everything that was synced, plus any choice of the pages, sizes and names that were not.
 
-A run writes under the powercut shim, which keeps a copy of what was synced and kills the writer at the beginning of a
-sync; many states are then built from it, each as a disk might be found. Whatever was acknowledged as DISK must be in
-every one of them. Runs differ in their settings; some cut the power again while the state of an earlier cut is being
-recovered or written on.
+The writer runs under the powercut shim, which keeps a copy of what was synced and kills the writer when a sync begins.
+Many states are then built from that run, each one that a disk might be in. Every message that was acknowledged as DISK
+must be in all of them. Runs differ in their settings. Some cut the power a second time, while a writer recovers or
+writes to the state that an earlier cut left.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mqlake.torture.row import Outcome, Row
 from mqlake.torture.writer import Plan, running_writer
 
 STATES = 25
-"""Built from one run."""
+"""States built from one run."""
 TEAR = 512
 RUN_S = 120.0
 MESSAGES = 120
@@ -34,12 +34,12 @@ SETTINGS = (
     ("closed in between", Plan(mode="sync", sessions=3, checkpoint_ms=5)),
     ("closed at the end", Plan(mode="async", disk_every=9, closes=True, log_bytes=65536)),
 )
-"""One after the other; every second round, the power is cut in a second life as well."""
+"""Settings of the runs, in turn. In every second round the power is also cut in a second life."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run that ended in a power cut."""
+    """A run that ended in a power cut."""
 
     live: Path
     shadow: Path
@@ -72,7 +72,7 @@ class Power(Row):
         promised = [ack for ack in run.ledger.acks if ack.durability >= Durability.DISK]
         outcome = Outcome(faults=1, acknowledged=len(promised))
         outcome.judge(served, promised, run.ledger.put)
-        outcome.count("errors", run.ledger.complaints, "the writer saw")
+        outcome.count("errors", run.ledger.complaints, "the writer reported")
         if outcome.broken or self.keep:
             self._run_is_needed = True
             crash_state(run.live, run.shadow, folder / "before", state, tear=TEAR)
@@ -81,13 +81,13 @@ class Power(Row):
         return outcome
 
     def close(self) -> None:
-        """Of a run, its states stay where one of them broke a promise; then so does the run."""
+        """Remove the last run, unless one of its states broke a promise."""
         if self._run is not None and not self._run_is_needed:
             shutil.rmtree(self.folder / f"run-{self._number}")
         self._run_is_needed = self.keep
 
     def _cut(self, number: int) -> Run:
-        """Run a writer into a power cut; every second round, let another one go on from what it left, into the next."""
+        """Run a writer until a power cut. In every second round, run another on what it left until the next cut."""
         folder = self.folder / f"run-{number}"
         folder.mkdir()
         run = self._live_and_die(folder, 0, number)

@@ -1,7 +1,7 @@
-"""Stores that are still whole, for the rows that damage files: what is in them is known record by record.
+"""Undamaged stores for the rows that damage files. All of their records are known.
 
-A crashed store is a copy of an open one: what the files hold while a writer runs is what a kill leaves. It was closed
-once before, so that its checkpoint is older than its log.
+A crashed store is a copy of an open one: the files of a running writer are what a kill leaves. It was closed once
+before, so that its checkpoint is older than its log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONFIG: StoreConfig = replace(
     Plan(mode="async", log_bytes=LOG_BYTES).config(),
     flush=FlushConfig(interval_ms=600_000, thorough_interval_ms=600_000, queue_thorough_interval_ms=600_000),
 )
-"""Nothing is flushed that was not asked for."""
+"""Flushes only on request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Record:
 
     @property
     def position(self) -> int:
-        """Where in its file it begins."""
+        """Return the position in the file."""
         return self.physical_offset % LOG_BYTES
 
     def bytes_in(self, file: bytes) -> bytes:
@@ -56,7 +56,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Pristine:
-    """A store that nobody writes, and all of its records."""
+    """A store that nobody writes to, and all of its records."""
 
     path: Path
     records: tuple[Record, ...]
@@ -66,7 +66,7 @@ class Pristine:
         return Path(shutil.copytree(self.path, target))
 
     def restore(self, target: Path) -> Path:
-        """`copy_to` where most of it is there already: only what differs is written."""
+        """Do the same as `copy_to` if most of it is there already: write only what differs."""
         if not target.exists():
             return self.copy_to(target)
         for path in self._surplus(target):
@@ -83,12 +83,12 @@ class Pristine:
 
     @cached_property
     def contents(self) -> dict[str, bytes]:
-        """Every file by its name."""
+        """Return the contents of every file, by name."""
         files = (path for path in self.path.rglob("*") if path.is_file())
         return {path.relative_to(self.path).as_posix(): path.read_bytes() for path in files}
 
     def intact_in(self, damaged: Path) -> list[Record]:
-        """The records whose bytes are all still where they were."""
+        """Return the records whose bytes are all unchanged and in place."""
         now = {name: _content(damaged / name) for name in {record.file for record in self.records}}
         return [r for r in self.records if r.bytes_in(now[r.file]) == r.bytes_in(self.contents[r.file])]
 
@@ -101,7 +101,7 @@ def _content(path: Path) -> bytes:
 
 
 def closed_store(path: Path, count: int, first: int = 0) -> Pristine:
-    """A store that was closed."""
+    """Make a store that was closed."""
     with MessageStore.open(path, config=CONFIG) as store:
         records = put_all(store, range(first, first + count))
     return Pristine(path, tuple(records))
@@ -109,7 +109,7 @@ def closed_store(path: Path, count: int, first: int = 0) -> Pristine:
 
 @contextmanager
 def running_store(path: Path, count: int) -> Iterator[tuple[MessageStore, list[Record]]]:
-    """A store that was closed half-way and is open again; copy it before the block ends."""
+    """Make a store that was closed half-way and is open again. Copy it before the block ends."""
     half = count // 2
     records = list(closed_store(path, half).records)
     with MessageStore.open(path, config=CONFIG) as store:
@@ -120,7 +120,7 @@ def running_store(path: Path, count: int) -> Iterator[tuple[MessageStore, list[R
 
 
 def crashed_store(path: Path, count: int) -> Pristine:
-    """A store whose writer was killed when all was on the disk."""
+    """Make a store whose writer was killed after everything was on disk."""
     making = path.with_name(path.name + ".making")
     with running_store(making, count) as (_, records):
         shutil.copytree(making, path)

@@ -1,7 +1,7 @@
-"""A row of the table: a kind of fault, its cases, and what came of them.
+"""A row of the table: one kind of fault, its cases, and their outcome.
 
-A case is a number. Everything drawn in it follows from the seed, the row and that number, so that one case can be run
-again by itself; where threads and kills take part, the moment is drawn again but the clock decides.
+A case is a number. Every random choice follows from the seed, the row and that number, so that one case can be run
+again by itself. With threads and kills, the same moment is drawn again, but timing still decides.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mqlake.torture.ledger import Ack
 
 
 class NotAllowed(Exception):
-    """This machine does not allow the faults of a row; it is passed over, and the table says why."""
+    """This machine does not permit the faults of a row. The row is skipped, and the table says why."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a case, or of many: counts, and a sentence for each promise that was broken."""
+    """The outcome of one case or of many: counts, and a sentence for each broken promise."""
 
     faults: int = 0
     acknowledged: int = 0
@@ -43,12 +43,12 @@ class Outcome:
         self.broken += other.broken
 
     def note(self, text: str) -> None:
-        """What was done, for the reader of a failure."""
+        """Add what was done to the last sentence, for the reader of a failure."""
         if self.broken:
             self.broken[-1] += f" ({text})"
 
     def count(self, column: str, sentences: Collection[object], what: str) -> None:
-        """Count sentences in a column, and keep the first of them."""
+        """Count sentences in a column, and keep the first one."""
         if sentences:
             setattr(self, column, getattr(self, column) + len(sentences))
             first = next(iter(sentences))
@@ -56,7 +56,7 @@ class Outcome:
             self.broken.append(f"{what}: {first}{more}")
 
     def judge(self, served: Served, promised: Collection[Ack], put: Collection[int] | None) -> None:
-        """The rules that every row has: it opens, all that was promised is there, all that is there was put."""
+        """Apply the rules of every row: the store opens, what was promised is there, what is there was put."""
         if served.refused is not None:
             self.count("refused", [served.refused], "did not open")
             return
@@ -64,10 +64,10 @@ class Outcome:
         self.count("invented", [*served.strange, *served.misplaced], "served, but never put")
         if put is not None:
             self.count("invented", [n for n in served.places if n not in put], "served, but never put")
-        self.count("errors", served.lost_keys, "a key leads nowhere")
+        self.count("errors", served.lost_keys, "a key finds nothing")
         self.count("errors", served.unreadable, "cannot be read")
         self.count("errors", served.unlike_scan, "scan and queues differ at")
-        self.count("errors", served.errors, "went wrong")
+        self.count("errors", served.errors, "failed")
 
 
 COUNTS = tuple(f.name for f in dataclasses.fields(Outcome) if f.name != "broken")
@@ -76,31 +76,31 @@ VERDICTS = tuple(name for name in COUNTS if name not in ("faults", "acknowledged
 
 
 class Row(ABC):
-    """The faults of one kind."""
+    """Faults of one kind."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     allowed: ClassVar[str]
-    """What the table promises of this row."""
+    """What the table promises for this row."""
     applies: ClassVar[tuple[str, ...]] = ()
-    """The columns beyond lost, invented and refused that mean something here."""
+    """The columns, beyond lost, invented and refused, that apply here."""
     share: ClassVar[int]
-    """Of the time, against the other rows."""
+    """Share of the time, relative to the other rows."""
     stall_s: ClassVar[float] = 150.0
-    """No case takes this long, unless something hangs."""
+    """A case that takes this long hangs."""
     in_order: ClassVar[bool] = False
-    """Cases build on the one before: do not shuffle them when there is not the time for all."""
+    """Cases build on each other: do not shuffle them if there is not enough time for all."""
 
     def __init__(self, folder: Path, seed: int, *, keep: bool = False) -> None:
         self.folder = folder
         self.seed = seed
         self.keep = keep
-        """Leave what a case was made of in its folder, whatever comes of it."""
+        """Keep the files of a case, whatever its outcome."""
 
     @property
     @abstractmethod
     def cases(self) -> int:
-        """How many there are in a full run."""
+        """Return the number of cases in a full run."""
 
     @abstractmethod
     def run(self, case: int, folder: Path) -> Outcome:
@@ -113,7 +113,7 @@ class Row(ABC):
         return random.Random(f"{self.seed}/{self.name}/{case}")
 
     def order(self, *, full: bool) -> list[int]:
-        """The cases, one by one; shuffled where time will not allow all."""
+        """Return the cases in order, or shuffled if there is not enough time for all."""
         cases = list(range(self.cases))
         if not full and not self.in_order:
             self.random("order").shuffle(cases)

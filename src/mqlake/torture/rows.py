@@ -1,4 +1,4 @@
-"""The rows of the table in the order of a run: short ones first, so that the time they leave is for the others."""
+"""The rows of the table in running order: short ones first, so that the others get the time they leave."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Runs the rows one after the other: spends the time, restarts a worker that a case took down, and adds up.
+"""Run the rows one after the other: divide the time, restart a worker that a case took down, and add up.
 
-What is wrong in a case is a sentence and the command that runs this case alone. Nothing is left on the disk unless a
+A failed case is reported as a sentence and the command that runs this case alone. Nothing is left on disk unless a
 promise was broken: then the folders of those cases stay.
 """
 
@@ -24,7 +24,7 @@ from mqlake.torture.work import Job
 
 STOP_S = 10.0
 RESTARTS = 5
-"""Cases of one row that may take their worker down before the row is given up."""
+"""Cases of one row that may take their worker down before the row is abandoned."""
 
 
 @dataclass(slots=True)
@@ -69,11 +69,11 @@ class Result:
 
 
 Progress = Callable[[Result], None]
-"""Told after each case."""
+"""Called after each case."""
 
 
 class Torture:
-    """One run over the chosen rows, in a folder of its own."""
+    """One run over the chosen rows, in its own folder."""
 
     def __init__(self, folder: Path, seed: int, progress: Progress = lambda result: None) -> None:
         self.folder = folder
@@ -81,7 +81,7 @@ class Torture:
         self._progress = progress
 
     def run(self, rows: list[str], seconds: float | None, case: int | None = None) -> list[Result]:
-        """Run rows within a time, divided by their shares; what one does not use goes to those after it."""
+        """Run rows within a time that is divided by their shares. Time that a row leaves goes to the rows after it."""
         try:
             results = self._run_rows(rows, seconds, case)
         except BaseException:
@@ -117,7 +117,7 @@ class Torture:
         return result
 
     def _work(self, job: Job, result: Result) -> bool:
-        """Run one worker; False where it died in a case, which then counts as an error."""
+        """Run one worker. Return False if it died in a case, which then counts as an error."""
         said = Path(job.folder) / "worker.txt"
         running: int | None = None
         command = [sys.executable, "-m", "mqlake.torture.work", json.dumps(dataclasses.asdict(job))]
@@ -133,19 +133,19 @@ class Torture:
                         result.cases = line["cases"]
                     else:
                         result.skipped = line["skipped"]
-            except BaseException:  # interrupted: let the worker undo its mounts
+            except BaseException:  # interrupted: let the worker remove its mounts
                 worker.send_signal(signal.SIGINT)
                 worker.wait(STOP_S)
                 raise
         if worker.returncode == 0:
             return True
-        reason = f"the process that opened the store ended with {worker.returncode}; {said} says why"
+        reason = f"the process that opened the store ended with {worker.returncode}; see {said}"
         self._enter(result, {"done": running, "faults": 1, "errors": 1, "broken": [reason]})
         return running is None
 
-    def _enter(self, result: Result, told: dict[str, Any]) -> None:
-        case = told.pop("done")
-        outcome = Outcome(**told)
+    def _enter(self, result: Result, fields: dict[str, Any]) -> None:
+        case = fields.pop("done")
+        outcome = Outcome(**fields)
         result.total.add(outcome)
         result.tried += 1
         if outcome.broken:

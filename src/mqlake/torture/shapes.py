@@ -1,7 +1,7 @@
 """Damaged directories: files that are missing, empty, short, long, doubled, misnamed, or not files at all.
 
-The store opens with all that the intact part of its log holds, or it refuses with one sentence that names the command
-to type. What is intact is told by the bytes: a record counts where all of it still lies where it was.
+The store must open with everything in the intact part of its log, or refuse with one sentence that names the command
+to run. The bytes decide what is intact: a record counts if all of it is unchanged and in place.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ print("open", flush=True)
 sys.stdin.read()
 """
 Shape = Callable[[Path, random.Random], object]
-"""Damages the store at a path."""
+"""A function that damages the store at a path."""
 
 
 # ---- one file
@@ -103,7 +103,7 @@ def _misname(path: Path, rng: random.Random) -> None:
 DAMAGES: dict[str, Shape] = {
     "missing": lambda path, rng: path.unlink(),
     "empty": lambda path, rng: path.write_bytes(b""),
-    "all zeroes": lambda path, rng: path.write_bytes(bytes(path.stat().st_size)),
+    "all zeros": lambda path, rng: path.write_bytes(bytes(path.stat().st_size)),
     "noise": _noise,
     "cut in half": _half,
     "a byte short": _one_short,
@@ -118,7 +118,7 @@ DAMAGES: dict[str, Shape] = {
 
 
 def _stale_next_log(store: Path, rng: random.Random) -> None:
-    """A file of an older life behind the last: whole records, at other offsets."""
+    """Add a log file from an earlier use after the last: whole records, with other physical offsets."""
     shutil.copyfile(_first_log(store), _next_log(store))
 
 
@@ -127,7 +127,7 @@ def _next_log(store: Path) -> Path:
 
 
 def _queues_past_the_log(store: Path, rng: random.Random) -> None:
-    """Entries behind the last, for records that the log does not have."""
+    """Add queue entries for records that the log does not have."""
     queue = _queue(store)
     data = bytearray(queue.read_bytes())
     end = next(at for at in range(0, len(data), ENTRY) if not any(data[at : at + ENTRY]))
@@ -202,7 +202,7 @@ FOLDERS: dict[str, Shape] = {
     "queues longer than the log": _queues_past_the_log,
     "queues of noise": _garbage_queues,
     "an empty next log file": lambda store, rng: _next_log(store).touch(),
-    "a next log file of zeroes": lambda store, rng: _next_log(store).write_bytes(bytes(LOG_BYTES)),
+    "a next log file of zeros": lambda store, rng: _next_log(store).write_bytes(bytes(LOG_BYTES)),
     "a next log file of an older life": _stale_next_log,
     "a foreign file in the root": _foreign("notes.txt"),
     "a foreign file in the log": _foreign("commitlog/notes.txt"),
@@ -229,7 +229,7 @@ class Shapes(Row):
 
     @cached_property
     def _shapes(self) -> list[tuple[str, Shape]]:
-        """120 of them; each is done to both stores."""
+        """Return 120 shapes. Each is applied to both stores."""
         files = itertools.product(FILES, DAMAGES)
         found = [(f"{file}: {kind}", _of(FILES[file], DAMAGES[kind])) for file, kind in files]
         return [*FOLDERS.items(), (HELD, lambda store, rng: None), *found]
@@ -246,7 +246,7 @@ class Shapes(Row):
         with _held(store) if name == HELD else nullcontext():
             served = open_and_read(store, CONFIG, rng)
         if served.refused is not None:
-            outcome.count("refused", _not_a_good_refusal(served.refused), "refused without the way out")
+            outcome.count("refused", _not_a_good_refusal(served.refused), "refused without a remedy")
         else:
             outcome.judge(served, [record.ack for record in intact], {record.number for record in pristine.records})
         outcome.note(f"{name}, of the {pristine.path.name} store")
@@ -258,7 +258,7 @@ def _of(file: Callable[[Path], Path], damage: Shape) -> Shape:
 
 
 def _not_a_good_refusal(text: str) -> list[str]:
-    """One sentence of a typed error with the command to type; a lock is for its holder to give back."""
+    """Return the text unless it is one sentence of a StoreError with the command to run; a lock needs no command."""
     names_a_way = REPAIR in text or (text.startswith("StoreLocked") and "read_only=True" in text)
     return [] if names_a_way and "\n" not in text else [text]
 

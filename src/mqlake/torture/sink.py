@@ -1,7 +1,7 @@
 """kill -9 of a Spark driver that streams into a store, and of the process that appends its batches, at random moments.
 
-The killed driver's JVM dies with it; a commit that runs beside it may live on, and ends before the next driver's. Each
-driver goes on from the checkpoint of the one before. In the end every row is in the store once.
+The JVM of a killed driver dies with it. A commit in another process may survive, and ends before the next driver's
+commit. Each driver resumes from the checkpoint of the one before. In the end every row is in the store exactly once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mqlake.torture.row import NotAllowed, Outcome, Row
 
 BATCHES, ROWS_EACH = 8, 500
 DRIVER_KILLS = 4
-"""In each case, on one stream."""
+"""Driver kills per case, on one stream."""
 DRIVER_S = 300.0
 
 
@@ -77,7 +77,7 @@ def ends_well(driver: subprocess.Popen[bytes]) -> bool:
 
 
 def kill_at(driver: subprocess.Popen[bytes], store: Path, rng: random.Random) -> int:
-    """Kill some commits, then the driver with its JVM; how many processes that were."""
+    """Kill some commits, then the driver with its JVM. Return the number of kills."""
     kills = 0
     for _ in range(rng.choice((0, 1))):
         wait_for_end(wait_for_commit(driver, store), store)
@@ -93,7 +93,7 @@ def kill_at(driver: subprocess.Popen[bytes], store: Path, rng: random.Random) ->
 
 
 def wait_for_commit(driver: subprocess.Popen[bytes], store: Path) -> int:
-    """The process that appends a batch just now; 0 where the driver ended before there was one."""
+    """Return the process that appends a batch, or 0 if the driver ended before there was one."""
     deadline = time.monotonic() + DRIVER_S
     while driver.poll() is None and time.monotonic() < deadline:
         holder = writer_of(store)
@@ -109,7 +109,7 @@ def wait_for_end(holder: int, store: Path) -> None:
 
 
 def writer_of(store: Path) -> int:
-    """The process that holds the store's lock; 0 where none does."""
+    """Return the process that holds the store's lock, or 0 if none does."""
     try:
         inode = (store / "lock").stat().st_ino
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""The program that the row `sink` kills: a Spark driver that streams JSON lines into a store, and goes on where it was.
+"""The program that the row `sink` kills: a Spark driver that streams JSON lines into a store, and resumes after a kill.
 
     python -m mqlake.torture.sink_driver INPUT CHECKPOINT STORE
 
-It ends by itself once all lines are in. A commit that was killed fails the stream, which is then started again.
+It ends once all lines are in. A killed commit fails the stream, which is then started again.
 """
 
 from __future__ import annotations

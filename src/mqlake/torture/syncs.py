@@ -1,8 +1,8 @@
-"""The Nth sync fails, once or for ever, with EIO or ENOSPC: nothing may be acknowledged as durable that is not.
+"""The Nth sync fails, once or for ever, with EIO or ENOSPC: what is not durable must not be acknowledged as durable.
 
 The writer runs under both shims: failsync fails the sync, powercut keeps what the others made durable. Every message
-that was acknowledged as DISK must be in the state without anything un-synced. A put that began after a sync of the log
-failed must be refused, even where the next sync would succeed: the pages of the failed one may be gone. Reads go on.
+that was acknowledged as DISK must be in the state without any unsynced page. A put that begins after a failed sync of
+the log must be refused, even if the next sync would succeed: the pages of the failed one may be lost. Reads still work.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Syncs(Row):
         durable = [ack for ack in ledger.acks if ack.durability >= Durability.DISK]
         outcome.acknowledged = len(durable)
         outcome.count("false_acks", ledger.false_acks, "promised after a sync of the log had failed")
-        outcome.count("errors", ledger.complaints, "the writer saw")
+        outcome.count("errors", ledger.complaints, "the writer reported")
         if _log_failed(ledger) and not ledger.refusals:
             outcome.count("errors", [ledger.failed_syncs[0]], "no put was refused after the failed sync of")
         crash_state(folder / "live", folder / "shadow", folder / "store", 0)
@@ -72,12 +72,12 @@ class Syncs(Row):
         outcome.count("refused", [served.refused] if served.refused else [], "did not open")
         if served.refused is None:
             outcome.count("false_acks", served.lost(durable), "promised, and not on the disk")
-            outcome.count("errors", served.errors, "went wrong")
+            outcome.count("errors", served.errors, "failed")
         self._judge_live(outcome, open_and_read(folder / "live", plan.config(), self.random(state)), ledger)
 
     @staticmethod
     def _judge_live(outcome: Outcome, served: Served, ledger: Ledger) -> None:
-        """Without a power cut everything that was acknowledged is there."""
+        """Check that without a power cut everything acknowledged is there."""
         outcome.judge(served, [ack for ack in ledger.acks if ack.durability >= Durability.PAGE_CACHE], ledger.put)
 
 

@@ -1,9 +1,9 @@
-"""Runs the cases of one row, in a process of its own: a store that crashes or hangs must not take the table with it.
+"""Run the cases of one row in a separate process: a store that crashes or hangs must not take the table with it.
 
     python -m mqlake.torture.work JOB        JOB: the fields of `Job` as JSON
 
-Each case is announced before it begins and told when it is done, a JSON line each. The folder of a case that kept all
-promises is removed. A case that takes too long ends the process, with the stack of every thread on standard error.
+The process prints one JSON line when a case begins and one when it is done. It removes the folder of a case that broke
+no promise. A case that takes too long ends the process, with the stack of every thread on standard error.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from mqlake.torture.rows import ROWS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What one worker does."""
+    """The task of one worker."""
 
     row: str
     folder: str
     seed: int
     seconds: float | None = None
-    """Begin no case after this time; None: all cases."""
+    """Begin no case after this time. None runs all cases."""
     case: int | None = None
-    """This one only, and keep its folder."""
+    """Run only this case, and keep its folder."""
     skip: int = 0
-    """Cases, in the order of the row, that were done before."""
+    """Cases to skip, in the order of the row, because they were already run."""
 
 
 def say(**fields: object) -> None:

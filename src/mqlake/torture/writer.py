@@ -1,10 +1,10 @@
-"""The program that is killed, cut off and starved: four threads that put messages and note what they were promised.
+"""The program that is killed, cut off and starved: four threads put messages and note what they were promised.
 
     python -m mqlake.torture.writer STORE LEDGER PLAN        PLAN: the fields of `Plan` as JSON
 
-It notes a put before it begins and its acknowledgement when it has it (`ledger.py`), so that whatever becomes of this
-process, nothing was promised that the ledger does not hold, and nothing put that it does not name. It leaves without
-closing the store, as a crash does, unless the plan says otherwise.
+It notes each put before it begins and each acknowledgement when it gets it (`ledger.py`). So whatever happens to this
+process, the ledger holds every promise and names every put. It exits without closing the store, as in a crash, unless
+the plan says otherwise.
 """
 
 from __future__ import annotations
@@ -56,25 +56,25 @@ class Plan:
 
     mode: str = "sync"
     life: int = 0
-    """Which writer of this store it is: lives have numbers of their own."""
+    """Which writer of this store this is: each life has its own numbers."""
     messages: int = 1_000_000
-    """At most, for each thread and session."""
+    """At most this many for each thread and session."""
     sessions: int = 1
-    """How often it opens the store; between two sessions it is closed."""
+    """How often it opens the store. It closes the store between two sessions."""
     close_after_ms: int | None = None
-    """Close the last session this soon, while the threads put; None: put all messages, and do not close."""
+    """Close the last session after this long, while the threads put. None: put all messages, and do not close."""
     closes: bool = False
-    """Close the last session too, when all is put."""
+    """Also close the last session, after all puts."""
     disk_every: int = 0
-    """Every so many puts one that waits for the disk, whatever the mode; 0: none."""
+    """Every Nth put waits for the disk, whatever the mode. 0: none does."""
     log_bytes: int = 16384
     checkpoint_ms: int = 30
     pause_ms: int = 0
     patient: bool = False
-    """Try again for as long as the disk is full."""
+    """Retry for as long as the disk is full."""
 
     def config(self) -> StoreConfig:
-        """Small files, so that rolling over, checkpoints and commits happen all the time."""
+        """Return settings with small files, so that rolls, checkpoints and commits happen all the time."""
         return StoreConfig(
             commit_log=CommitLogConfig(file_size_bytes=self.log_bytes),
             consume_queue=ConsumeQueueConfig(file_size_bytes=2000),
@@ -94,7 +94,7 @@ class Plan:
 def running_writer(
     store: Path, ledger: Path, plan: Plan, env: dict[str, str] | None = None, *, errors: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A writer, killed and gone behind the block; what it says on standard error goes to a file."""
+    """Run a writer that is killed when the block ends. Its standard error goes to a file."""
     command = [sys.executable, "-m", "mqlake.torture.writer", str(store), str(ledger)]
     with errors.open("ab") as file:
         writer = subprocess.Popen([*command, json.dumps(dataclasses.asdict(plan))], env=env, stdout=file, stderr=file)
@@ -106,7 +106,7 @@ def running_writer(
 
 
 class Session:
-    """One opening of the store, and the threads that put into it."""
+    """One opening of the store, with the threads that put into it."""
 
     def __init__(self, store: MessageStore, ledger: LedgerWriter, plan: Plan, session: int) -> None:
         self._store = store
@@ -123,7 +123,7 @@ class Session:
             thread.join()
 
     def _write(self, index: int) -> None:
-        """The numbers of one thread: now a batch, now one that waits for the disk."""
+        """Put the numbers of one thread: sometimes a batch, sometimes one that waits for the disk."""
         number = self._first + index * (LIFE // 100)
         last = number + self._plan.messages
         tries = 0
@@ -135,7 +135,7 @@ class Session:
                 time.sleep(self._plan.pause_ms / 1000)
 
     def _put(self, numbers: list[int], index: int) -> bool:
-        """Put one or a batch; False where the store takes no more."""
+        """Put one message or a batch. Return False if the store accepts no more."""
         self._ledger.begin(numbers)
         while True:
             try:
@@ -148,7 +148,7 @@ class Session:
                 time.sleep(RETRY_S)
             except StoreClosed:
                 return False
-            except FlushTimeout as error:  # a slow disk: nothing was promised
+            except FlushTimeout as error:  # a slow disk: the put promised nothing
                 self._ledger.refuse(numbers[0], error)
                 return True
             except StoreFailed as error:
@@ -170,7 +170,7 @@ class Session:
         return [self._store.put(messages[0], durability=durability)]
 
     def read_back(self) -> None:
-        """A store that takes no more messages still serves those it has."""
+        """Check that a store that accepts no more messages still serves those it has."""
         try:
             for topic in self._store.topics():
                 for queue in self._store.queues(topic):
@@ -182,7 +182,7 @@ class Session:
 
 
 def work(path: Path, ledger: LedgerWriter, plan: Plan) -> None:
-    """All sessions of a plan."""
+    """Run all sessions of a plan."""
     for number in range(plan.sessions):
         is_last = number == plan.sessions - 1
         ledger.step("opening")
@@ -205,7 +205,7 @@ def work(path: Path, ledger: LedgerWriter, plan: Plan) -> None:
 
 
 def main() -> int:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # whoever started it is gone: nobody judges it any more
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # without the parent, nobody judges this writer
     path, ledger, plan = sys.argv[1:]
     noted = LedgerWriter(Path(ledger))
     try:

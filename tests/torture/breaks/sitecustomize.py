@@ -1,4 +1,4 @@
-"""Breaks the store on purpose, in every Python process that has this folder on its path: BREAK says how."""
+"""Break the store on purpose in every Python process that has this folder on its path. BREAK says how."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def no_sync() -> None:
 
 
 def no_directory_sync() -> None:
-    """Files are synced, their names are not."""
+    """Sync files but not their names."""
     sync = os.fsync
     os.fsync = lambda fd: None if stat.S_ISDIR(os.fstat(fd).st_mode) else sync(fd)  # type: ignore[arg-type]
 
 
 def deaf_to_errors() -> None:
-    """A sync that failed is taken for one that did not."""
+    """Treat a failed sync as a success."""
 
     def deaf(sync: Any) -> Any:
         def call(fd: int) -> None:
@@ -42,14 +42,29 @@ def deaf_to_errors() -> None:
 
 
 def sync_in_python() -> None:
-    """The log is synced through `os.fdatasync`, where that can be broken; else the kernel calls the system itself."""
-    from mqlake.logs.commit_log import LogWriter
+    """Sync the log through `os.fdatasync`, which can be patched; otherwise the kernel makes the system call itself."""
+    from mqlake.logs.log_writer import LogWriter
+
+    def sync(log: LogWriter, durable: int, target: int) -> bool:
+        try:
+            for file in (log.files.file_at(start) for start in log.files.starts):
+                if file is not None and file.start < target and file.end > durable:
+                    os.fdatasync(file.descriptor)
+            folder = os.open(log.files.directory, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
+        except OSError as error:
+            log.group.fail(error.errno or errno.EIO)
+            log.group.abandon()
+            return False
+        return log.group.sync_files(target, [], [])
 
     LogWriter._descriptor_of = lambda log, file: -1  # type: ignore[method-assign, assignment]
+    LogWriter.sync = sync  # type: ignore[method-assign, assignment]
 
 
 def never_resumes() -> None:
-    """Once the disk was full it stays so, for the writer."""
+    """Keep the disk full for the writer once it was full."""
     if "mqlake.torture.writer" not in sys.orig_argv:
         return
     allocate = os.posix_fallocate
@@ -68,7 +83,7 @@ def never_resumes() -> None:
 
 
 def cuts_too_much() -> None:
-    """Recovery drops whole records from the end of the log."""
+    """Drop whole records from the end of the log in recovery."""
 
     def spoil(path: Path) -> None:
         if not (path / "abort").exists():
@@ -84,7 +99,7 @@ def cuts_too_much() -> None:
 
 
 def refuses_rudely() -> None:
-    """An error that nobody typed, without a way out."""
+    """Raise an error that is no StoreError and names no remedy."""
 
     def refuse(path: Path) -> None:
         if not (path / "consumequeue").exists() and (path / "commitlog").exists():
@@ -106,18 +121,18 @@ def before_open(act: Callable[[Path], None]) -> None:
 
 
 def dies_in_the_judge() -> None:
-    """As after a bus error, where a worker opens a store."""
+    """Abort, as after a bus error, when a worker opens a store."""
     if "mqlake.torture.work" in sys.orig_argv:
         before_open(lambda path: os.abort())
 
 
 def is_not_root() -> None:
-    """No fault at all: a user who may not mount."""
+    """Break nothing: be a user who may not mount."""
     os.geteuid = lambda: 1000
 
 
 def serves_damage() -> None:
-    """Now and then a body that nobody put."""
+    """Serve, now and then, a body that nobody put."""
     from mqlake import StoredMessage
 
     StoredMessage.body = property(  # type: ignore[assignment, method-assign]

@@ -1,7 +1,7 @@
 """The definition of the kernel: plain Python, checked by eye against docs/format.md, never tuned.
 
-One module a subject, beside the compiled file of the same name. It runs the store where the compiled kernel is not
-built (a pure build is asked for by name), and it is what the compiled kernel is tested against.
+Each module has the name of its compiled twin. The store runs on this kernel if the compiled one is not built, or if
+MQLAKE_KERNEL=pure asks for it, and the tests compare the compiled kernel with it.
 """
 
 from mqlake.kernel.reference.append import Appender, TopicState
@@ -9,11 +9,12 @@ from mqlake.kernel.reference.columns import pick_columns, scan_columns
 from mqlake.kernel.reference.commit import GroupCommit
 from mqlake.kernel.reference.dispatch import dispatch_records
 from mqlake.kernel.reference.encode import encode_record
+from mqlake.kernel.reference.ends import Ends
 from mqlake.kernel.reference.find import find_record
 from mqlake.kernel.reference.hashing import crc32, java_hash
 from mqlake.kernel.reference.index import find_index_key, index_entries_hold, link_index_entries, put_index_keys
 from mqlake.kernel.reference.lookup import find_messages
-from mqlake.kernel.reference.memory import lock_memory, populate, unlock_memory
+from mqlake.kernel.reference.memory import lock_memory, populate, sync_file_system, unlock_memory
 from mqlake.kernel.reference.message import Message, PutReceipt, StoredRecord
 from mqlake.kernel.reference.pack import match_packed, pack_records, survey_packed
 from mqlake.kernel.reference.queue import count_valid_entries, read_records, seek_timestamp, select_entries
@@ -23,6 +24,7 @@ from mqlake.kernel.reference.verify import check_index, first_index_entry, match
 
 __all__ = [
     "Appender",
+    "Ends",
     "GroupCommit",
     "Message",
     "PutReceipt",
@@ -59,6 +61,7 @@ __all__ = [
     "select_entries",
     "survey_packed",
     "survey_records",
+    "sync_file_system",
     "take_due",
     "unlock_memory",
     "walk_records",

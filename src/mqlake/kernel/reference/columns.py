@@ -1,4 +1,4 @@
-"""A stretch of the commit log -> column buffers in Arrow's layout."""
+"""Convert a range of the commit log, or records at given offsets, to column buffers in Arrow's layout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mqlake.kernel.types import COLUMN_NAMES, REACHED_END, Readable, RecordField
 MAX_SCAN = 1 << 30
 MAX_OFFSET = (1 << 31) - 1
 
-NUMBERS = {  # name -> letter of struct, little-endian
+NUMBERS = {  # name -> struct's letter, little-endian
     "queue_id": "i",
     "queue_offset": "q",
     "physical_offset": "q",
@@ -39,18 +39,18 @@ def scan_columns(
     check_crc: bool,
     topics: Sequence[str] | None = None,
 ) -> Scanned:
-    """Walk the records in [position, end) of a log file and lay them out as columns, one row a record.
+    """Lay out the records in [position, end) of a log file as columns, one row per record.
 
-    Stops before it passes `max_bytes` (one record always fits) or `max_rows`, at an end-of-file marker or at bytes
-    that are no record. With `topics`, records of others are passed over and their bodies are not checked. Returns the
-    position it came to, why it stopped (1 = end or a limit, 0 = marker, negative = code of `check_record`), the
-    number of rows and the buffers by name: see `types.Scanned`.
+    Stops before it exceeds `max_bytes` (one record always fits) or `max_rows`, at an end-of-file marker, or at bytes
+    that are no record. With `topics`, records of other topics are skipped and their bodies are not checked. Returns
+    the position reached, why it stopped (1 = end or a limit, 0 = marker, negative = a code of `check_record`), the
+    row count, and the buffers by name: see `types.Scanned`.
     """
     if not 0 < max_bytes <= MAX_SCAN or max_rows <= 0:
         raise ValueError(f"max_bytes = {max_bytes}, max_rows = {max_rows}: 1 to {MAX_SCAN}, and at least 1")
     require_columns(columns)
     if position < 0 or end > len(log) or position > end:
-        raise ValueError(f"[{position}, {end}) is not inside of {len(log)} bytes")
+        raise ValueError(f"[{position}, {end}) is not inside {len(log)} bytes")
     for topic in topics or ():
         topic.encode()
     rows: list[Row] = []
@@ -72,7 +72,7 @@ def scan_columns(
                     result = parsed
                     break
                 size, fields = parsed
-                weight += size + 2 * fields.properties_size  # malformed UTF-8 grows to three times its size at most
+                weight += size + 2 * fields.properties_size  # malformed UTF-8 grows to at most three times its size
                 if rows and weight > MAX_OFFSET:
                     break
                 rows.append(row_of(data, size, fields))
@@ -91,20 +91,20 @@ def pick_columns(
     check_crc: bool,
     topics: Sequence[str] | None = None,
 ) -> Scanned:
-    """Lay out the records that begin at given offsets of the log, one row each, from number `first` of them on.
+    """Lay out the records at the given physical offsets as columns, one row per record, starting at offsets[first].
 
-    `offsets` are int64 in the machine's order, and `log` holds [log_start, log_start + end). Stops at an offset that
-    lies outside of it, before it passes `max_bytes` (one record always fits), or where no whole record begins.
-    Answers as `scan_columns` does, with the number of the offset it came to in the place of the position.
+    `offsets` are int64 in the machine's byte order, and `log` holds [log_start, log_start + end). Stops at an offset
+    outside of it, before it exceeds `max_bytes` (one record always fits), or where no whole record starts. Returns the
+    same as `scan_columns`, with the index of the offset reached instead of a position.
     """
     if not 0 < max_bytes <= MAX_SCAN:
         raise ValueError(f"max_bytes = {max_bytes}: 1 to {MAX_SCAN}")
     require_columns(columns)
     count = len(offsets) // 8
     if not 0 <= first <= count:
-        raise ValueError(f"{first} is not inside of {count} offsets")
+        raise ValueError(f"{first} is not inside {count} offsets")
     if not 0 <= end <= len(log):
-        raise ValueError(f"[0, {end}) is not inside of {len(log)} bytes")
+        raise ValueError(f"[0, {end}) is not inside {len(log)} bytes")
     for topic in topics or ():
         topic.encode()
     rows: list[Row] = []
@@ -180,7 +180,7 @@ def column_buffers(rows: list[Row], wanted: list[str], topics: list[str]) -> dic
 
 
 def dictionary(name: str, values: Iterable[str], known: list[str]) -> dict[str, bytes]:
-    """Values as numbers into the distinct ones, in the order of appearance behind those known before."""
+    """Encode values as indexes into the distinct ones: first the known ones, then new ones in order of appearance."""
     numbers = {text: number for number, text in enumerate(known)}
     indices = [numbers.setdefault(value, len(numbers)) for value in values]
     return {name: pack("i", indices), **texts(name, [text.encode() for text in numbers])}
@@ -191,7 +191,7 @@ def texts(name: str, values: list[bytes]) -> dict[str, bytes]:
 
 
 def offsets(sizes: Iterable[int]) -> bytes:
-    """Where each item begins, and where the last one ends."""
+    """Return where each item starts, and where the last one ends."""
     running = [0]
     for size in sizes:
         running.append(running[-1] + size)
@@ -199,7 +199,7 @@ def offsets(sizes: Iterable[int]) -> bytes:
 
 
 def bitmap(flags: list[bool]) -> bytes:
-    """One bit a row, the least significant bit of a byte first."""
+    """Return one bit per row, the least significant bit of a byte first."""
     bits = bytearray((len(flags) + 7) // 8)
     for i, flag in enumerate(flags):
         bits[i // 8] |= flag << i % 8
@@ -211,7 +211,7 @@ def pack(letter: str, numbers: list[int]) -> bytes:
 
 
 def host_text(packed: bytes) -> str:
-    """`ip:port` or `[ip]:port` of a packed host of 8 or 20 bytes."""
+    """Return `ip:port` or `[ip]:port` for a packed host of 8 or 20 bytes."""
     (port,) = struct.unpack_from(">i", packed, len(packed) - 4)
     if len(packed) == 8:
         return f"{socket.inet_ntop(socket.AF_INET, packed[:4])}:{port}"

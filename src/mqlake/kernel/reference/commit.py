@@ -1,57 +1,59 @@
-"""Group commit: one sync serves everyone who was waiting when it began."""
+"""Group commit: one sync serves every thread that was waiting when it began."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
+from collections.abc import Sequence
 
-from mqlake.kernel.reference.append import Appender
-from mqlake.kernel.types import COVERED, FAILED, LEAD, STOPPED, TIMED_OUT, Writable
+from mqlake.kernel.reference.ends import Ends
+from mqlake.kernel.types import COVERED, DURABLE, FAILED, LEAD, STOPPED, TIMED_OUT
 
 
 class GroupCommit:
-    """Who syncs, who waits for it, and how far the log is durable.
+    """Decides which thread leads the sync; the others wait. Moves the durable end of `ends`.
 
-    The first to wait does the sync itself, in its own thread; those who come meanwhile wait for the next one. A sync
-    that needs more than one call (a new file, the transient pool) is the caller's: `wait` and `serve` answer LEAD, and
-    the caller ends it by `finish`.
+    The first thread to wait leads the sync. Threads that come while it runs wait for the next one, because the running
+    one may have started before their record was written. A sync that needs more than one call (a new file, the
+    transient pool) is left to the caller: `wait` and `serve` return LEAD, and the caller calls `lead`, then
+    `sync_files` or `abandon`.
 
-    `durable` moves only behind a sync that succeeded, and never again once one has failed.
+    The durable end moves only after a sync that succeeded, and never again after one that failed.
     """
 
-    def __init__(self, appender: Appender, word: Writable) -> None:
-        """`word`: the 8-byte word that tells other processes how far the log is durable."""
-        self.durable = 0
+    def __init__(self, ends: Ends) -> None:
+        self.ends = ends
         self.failure = 0
         self.sync_count = 0
-        self._appender = appender
-        self._word: memoryview | None = memoryview(word).cast("B").cast("q")
         self._changed = threading.Condition()
         self._number = 0
-        self._waiting = [0, 0]  # for the sync with an even, an odd number
+        self._waiting = [0, 0]  # for the sync with an even and with an odd number
         self._syncing = False
+        self._leader = 0
         self._stopping = False
-        self._requested = 0
+        self._requested = ends.durable
         self._descriptor = -1
         self._file_start = 0
-        self._watchers: list[int] = []
 
-    def begin(self, durable: int) -> None:
-        """The log is durable up to here already."""
-        self.durable = self._requested = durable
+    def write_to(self, descriptor: int, file_start: int, reserved_end: int = 0) -> None:
+        """Name the file that the log is written to from now on, before the first record goes there.
 
-    def write_to(self, descriptor: int, file_start: int) -> None:
-        """From here on the log is written to this file; said before the first record goes there."""
+        Its blocks are reserved up to the physical offset `reserved_end`; the compiled twin writes them ahead. Without a
+        descriptor (-1), every sync is left to the caller.
+        """
         with self._changed:
             self._descriptor, self._file_start = descriptor, file_start
 
+    def reserved(self, end: int) -> None:
+        """Do nothing: only the compiled twin writes reserved blocks ahead."""
+
     def wait(self, end: int, timeout_ns: int) -> int:
-        """Until the log is durable up to `end`: COVERED, FAILED, TIMED_OUT, or LEAD: the caller is to sync."""
+        """Wait until the log is durable up to `end`: COVERED, FAILED, TIMED_OUT, or LEAD: the caller must sync."""
         deadline = time.monotonic() + timeout_ns / 1e9
         late = False
         with self._changed:
-            while self.durable < end:
+            while self.ends.durable < end:
                 if self.failure:
                     return FAILED
                 if late:
@@ -61,22 +63,22 @@ class GroupCommit:
                         return LEAD
                     self._sync()
                     continue
-                turn = (self._number + 1) % 2  # the sync that runs began too early for this one
+                turn = (self._number + 1) % 2
                 self._waiting[turn] += 1
                 late = not self._changed.wait(max(0.0, deadline - time.monotonic()))
                 self._waiting[turn] -= 1
         return COVERED
 
     def _take_lead(self) -> bool:
-        """Whether the sync is one call: all that is not durable lies in the file that is written.
-
-        Strictly behind its start, because the first sync of a new file has its name to bring along.
+        """Become the leader. Return whether the sync is one call: all that is not durable is in the file being written,
+        after its first byte. The first sync of a new file must sync the folder too.
         """
         self._syncing = True
-        return self._descriptor >= 0 and self.durable > self._file_start
+        self._leader = threading.get_ident()
+        return self._descriptor >= 0 and self.ends.durable > self._file_start
 
     def _sync(self) -> None:
-        target, descriptor, failure = self._appender.end, self._descriptor, 0
+        target, descriptor, failure = self.ends.appended, self._descriptor, 0
         self._number += 1
         self._changed.release()
         try:
@@ -89,39 +91,67 @@ class GroupCommit:
 
     def _end_sync(self, target: int, failure: int) -> None:
         self._syncing = False
+        self._leader = 0
         self.failure = self.failure or failure
-        if not self.failure:
+        if self.failure:
+            self.ends.nudge()
+        else:
             self.sync_count += 1
-            self.durable = target
-            if self._word is not None:
-                self._word[0] = target
-        self._tell()
-
-    def _tell(self) -> None:
-        for descriptor in self._watchers:
-            os.eventfd_write(descriptor, 1)
+            self.ends.advance(DURABLE, target)
         self._changed.notify_all()
 
     def _is_wanted(self) -> bool:
-        return self._waiting[(self._number + 1) % 2] > 0 or self._requested > self.durable
-
-    def finish(self, durable: int, failure: int) -> None:
-        """The caller who was to lead has synced up to `durable`, or failed with an errno."""
-        with self._changed:
-            self._end_sync(durable, failure)
-
-    def fail(self, failure: int) -> None:
-        """Something else than a sync failed, and nothing may be acknowledged any more."""
-        with self._changed:
-            self.failure = self.failure or failure
-            self._tell()
+        return self._waiting[(self._number + 1) % 2] > 0 or self._requested > self.ends.durable
 
     def lead(self) -> None:
-        """Called by one who was told to LEAD, before it looks how far the log goes: who comes later waits longer."""
+        """Begin the sync that LEAD asked for, before reading the log's end: later threads wait for the next sync."""
         with self._changed:
             self._number += 1
 
-    # ---- for those who do not wait in a thread
+    def sync_files(self, target: int, descriptors: Sequence[int], folders: Sequence[int]) -> bool:
+        """Sync these files and the names in these folders: then the log is durable up to `target`. Return whether it
+        is. Ends what `lead` began.
+        """
+        failure = 0
+        try:
+            for descriptor in descriptors:
+                os.fdatasync(descriptor)
+            for folder in folders:
+                os.fsync(folder)
+        except OSError as error:
+            failure = error.errno or -1
+        with self._changed:
+            self._end_sync(target, failure)
+        return failure == 0
+
+    def sync_folder(self, descriptor: int) -> bool:
+        """Sync the names in a folder, outside of a group commit. A failure latches."""
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            self.fail(error.errno or -1)
+            return False
+        return True
+
+    def abandon(self) -> None:
+        """Give up the lead if this thread still has it, because it was interrupted before its sync. Another takes it.
+
+        The next sync covers what the interrupted thread waited for. Nothing is lost: no sync was reported.
+        """
+        with self._changed:
+            if self._syncing and self._leader == threading.get_ident():
+                self._syncing = False
+                self._leader = 0
+                self._changed.notify_all()
+
+    def fail(self, failure: int) -> None:
+        """Latch for a reason other than a sync: nothing may be acknowledged from now on."""
+        with self._changed:
+            self.failure = self.failure or failure
+            self._changed.notify_all()
+        self.ends.nudge()
+
+    # ---- for callers that do not wait in a thread
 
     def request(self, end: int) -> None:
         """Let the thread in `serve` sync up to `end`."""
@@ -129,19 +159,8 @@ class GroupCommit:
             self._requested = max(self._requested, end)
             self._changed.notify_all()
 
-    def watch(self, descriptor: int) -> None:
-        """Ring this eventfd after each sync."""
-        with self._changed:
-            self._watchers.append(descriptor)
-
-    def unwatch(self, descriptor: int) -> None:
-        """Ring it no more."""
-        with self._changed:
-            if descriptor in self._watchers:
-                self._watchers.remove(descriptor)
-
     def serve(self, timeout_ns: int) -> int:
-        """Sync for others, as long as they ask: TIMED_OUT when nobody did for so long, LEAD, FAILED or STOPPED."""
+        """Sync for others while they ask. Return TIMED_OUT if nobody asked for that long, LEAD, FAILED or STOPPED."""
         deadline = time.monotonic() + timeout_ns / 1e9
         late = False
         with self._changed:
@@ -160,13 +179,7 @@ class GroupCommit:
                 late = not self._changed.wait(max(0.0, deadline - time.monotonic()))
 
     def stop(self) -> None:
-        """Send the thread in `serve` home."""
+        """Make `serve` return STOPPED."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-
-    def release(self) -> None:
-        """Let go of the durable end's word; nobody waits any more."""
-        if self._word is not None:
-            self._word.release()
-            self._word = None

@@ -9,7 +9,7 @@ from mqlake.kernel.reference.record import decode_properties, parse
 from mqlake.kernel.types import REACHED_END, Dispatched, Readable, RecordFields
 
 TRANSACTION_MASK = 0xC
-DELIVERED = (0x0, 0x8)  # ordinary and committed messages; prepared and rolled-back ones enter no queue
+DELIVERED = (0x0, 0x8)  # ordinary and committed messages; prepared and rolled-back ones are in no queue
 ROLLED_BACK = 0xC
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 NO_LIGHT_QUEUES = ("%RETRY%", "rmq_sys_")
@@ -25,17 +25,15 @@ def dispatch_records(
     index_keys: bool,
     index_tags: bool,
 ) -> Dispatched:
-    """Walk the records in [position, end) of a log file and tell what consume queues and index must hold of them.
+    """Walk the records in [position, end) of a log file. Return their consume-queue entries and index keys.
 
-    Stops behind `max_bytes`, at an end-of-file marker or at bytes that are no record. Returns the position it came
-    to, why it stopped (1 = end or `max_bytes`, 0 = marker, negative = code of `check_record`), runs of consume-queue
-    entries as (topic, queue id, first queue offset, entries), index keys packed as little-endian (hash int32,
-    physical offset int64, store time int64), the number of records, and offset and store time of the last.
+    The walk stops at `end`, after `max_bytes`, at an end-of-file marker or at bytes that are not a record. CRCs are not
+    checked: a record was checked when it was put or walked, before it is dispatched.
     """
     if len(delays_ms) > 64:
         raise ValueError(f"{len(delays_ms)} delay levels, at most 64")
     if position < 0 or end > len(log) or position > end:
-        raise ValueError(f"[{position}, {end}) is not inside of {len(log)} bytes")
+        raise ValueError(f"[{position}, {end}) is not inside {len(log)} bytes")
     runs: list[tuple[str, int, int, bytearray]] = []
     latest: dict[tuple[str, int], int] = {}
     keys = bytearray()
@@ -64,13 +62,13 @@ def dispatch_records(
         last_offset, last_timestamp = fields.physical_offset, fields.store_timestamp
         position += size
     done = [(topic, queue_id, first, bytes(entries)) for topic, queue_id, first, entries in runs]
-    return position, result, done, bytes(keys), records, last_offset, last_timestamp
+    return Dispatched(position, result, done, bytes(keys), records, last_offset, last_timestamp)
 
 
 def queue_places(
     fields: RecordFields, properties: dict[str, str], delays_ms: tuple[int, ...]
 ) -> list[tuple[str, int, int, int]]:
-    """Every queue that gets an entry for a record: topic, queue id, queue offset, tags code."""
+    """Return every queue that gets an entry for a record: topic, queue id, queue offset, tags code."""
     if fields.sys_flag & TRANSACTION_MASK not in DELIVERED:
         return []
     tags_code = java_hash(properties.get("TAGS", ""))
@@ -91,7 +89,7 @@ def queue_places(
 
 
 def index_texts(topic: str, properties: dict[str, str], index_tags: bool) -> list[str]:
-    """The texts under which a message is indexed: its client id, each key between single spaces, its tag."""
+    """Return the texts under which a message is indexed: its client id, each key between single spaces, its tag."""
     keys = [properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")]
     texts = [f"{topic}#{key}" for key in keys if key]
     if index_tags and properties.get("TAGS"):
@@ -100,11 +98,11 @@ def index_texts(topic: str, properties: dict[str, str], index_tags: bool) -> lis
 
 
 def index_hash(text: str) -> int:
-    """Java's Math.abs of the hash, with the one number that has no absolute value counted as 0."""
+    """Return Java's Math.abs of the hash; 0 for the int32 without an absolute value."""
     h = java_hash(text)
     return 0 if h == -(1 << 31) else abs(h)
 
 
 def _decimal(text: str) -> int:
-    """A non-negative decimal number of at most 18 ASCII digits, or -1."""
+    """Parse a non-negative decimal number of at most 18 ASCII digits; -1 if it is not one."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else -1

@@ -1,4 +1,4 @@
-"""A message as a record."""
+"""Encode a message as a record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def encode_record(
     store_host: bytes,
     append_crc: bool,
 ) -> bytes:
-    """The record of a message at a place in the log."""
+    """Return the record of a message at a physical offset."""
     born_host = born_host_of(message, store_host)
     topic = message.topic.encode()
     body = body_of(message)
@@ -60,16 +60,16 @@ def body_of(message: Message) -> bytes:
     try:
         return bytes(memoryview(message.body))
     except (TypeError, BufferError):
-        raise InvalidMessage("body", repr(type(message.body)), "bytes, or what can be read as such") from None
+        raise InvalidMessage("body", repr(type(message.body)), "bytes or another bytes-like object") from None
 
 
 def born_host_of(message: Message, store_host: bytes) -> bytes:
-    """The host that a record names as its producer's."""
+    """Return the producer's host, packed."""
     return store_host if message.born_host is None else pack_host(message.born_host)
 
 
 def encode_properties(properties: Mapping[str, str], append_crc: bool) -> bytes:
-    """RocketMQ's property text: name \\x01 value \\x02, one after the other."""
+    """Return RocketMQ's property text: name \\x01 value \\x02, one after the other."""
     text = "".join(
         f"{_property_text(name, name)}\x01{_property_text(name, value)}\x02"
         for name, value in properties.items()
@@ -84,13 +84,13 @@ def encode_properties(properties: Mapping[str, str], append_crc: bool) -> bytes:
 def _property_text(name: object, text: object) -> str:
     shown = f"{name!r}: {text!r}"
     if not isinstance(text, str):
-        raise InvalidMessage("properties", shown, "names and values are str")
+        raise InvalidMessage("properties", shown, "names and values of type str")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidMessage("properties", shown, "text that UTF-8 can carry") from None
+        raise InvalidMessage("properties", shown, "text without lone surrogates") from None
     if not text:
-        raise InvalidMessage("properties", shown, "no empty name or value: readers drop such a property")
+        raise InvalidMessage("properties", shown, "no empty name or value: readers drop them")
     if "\x01" in text or "\x02" in text:
         raise InvalidMessage(
             "properties", shown, "no \\x01 or \\x02 inside a name or a value: they separate properties on disk"

@@ -1,4 +1,4 @@
-"""The next whole record behind damage."""
+"""The next whole record after damage."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from mqlake.kernel.types import Readable
 
 
 def find_record(data: Readable, position: int, end: int, log_start: int, check_crc: bool = True) -> int:
-    """Where the next whole record at or behind `position` begins, `end` where none does: it resumes behind damage."""
+    """Return where the next whole record at or after `position` begins; `end` if there is none."""
     if position < 0 or end > len(data) or position > end:
-        raise ValueError(f"[{position}, {end}) is not inside of {len(data)} bytes")
+        raise ValueError(f"[{position}, {end}) is not inside {len(data)} bytes")
     rest = bytes(data[position:end])
     at = rest.find(b"\xda\xa3\x20", 4) - 4  # how both magic numbers begin; the record begins four bytes before
     while at >= 0:

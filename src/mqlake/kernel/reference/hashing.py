@@ -8,17 +8,17 @@ from mqlake.kernel.types import Readable
 
 
 def crc32(data: Readable, value: int = 0) -> int:
-    """CRC-32 of a buffer, continued from `value`."""
+    """Return the CRC-32 of a buffer, continued from `value`."""
     return zlib.crc32(data, value)
 
 
 def as_int64(value: int) -> int:
-    """Sums of 64-bit numbers from a file wrap around, as Java's do."""
+    """Wrap a sum of 64-bit numbers from a file around, as Java does."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def java_hash(text: str, seed: int = 0) -> int:
-    """Java's String.hashCode: 31 * h + unit over UTF-16 units, continued from `seed`."""
+    """Return Java's String.hashCode: 31 * h + unit over the UTF-16 units, continued from `seed`."""
     units = text.encode("utf-16-be", "surrogatepass")
     h = seed & 0xFFFFFFFF
     for at in range(0, len(units), 2):

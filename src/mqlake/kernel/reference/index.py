@@ -12,13 +12,13 @@ HEADER = struct.Struct(
 )  # begin time, end time, begin offset, end offset, used slots, number of the next entry
 SLOT = struct.Struct(">i")
 ENTRY = struct.Struct(">iqii")  # key hash, physical offset, seconds since begin time, previous entry of the chain
-KEY = struct.Struct("<iqq")  # hash, physical offset, store time: what dispatch_records hands over
+KEY = struct.Struct("<iqq")  # hash, physical offset, store time: what dispatch_records returns
 
 
 def put_index_keys(index: Writable, slot_count: int, entry_count: int, keys: Readable, first: int) -> int:
-    """Enter keys from number `first` on; return the number of the first that found the file full, or their count."""
+    """Add keys from index `first` on. Return the index of the first that did not fit into the file, or their count."""
     if first < 0:
-        raise ValueError(f"{first} is no number of a key")
+        raise ValueError(f"{first} is not the index of a key")
     _require_geometry(index, slot_count, entry_count)
     while first < len(keys) // KEY.size:
         key_hash, offset, timestamp = KEY.unpack_from(keys, first * KEY.size)
@@ -32,7 +32,7 @@ def _put_key(index: Writable, slots: int, entries: int, key_hash: int, offset: i
     begin_time, _, begin_offset, end_offset, used, number = HEADER.unpack_from(index)
     number = max(number, 1)
     if offset < end_offset:
-        return True  # entered before: the file already ends behind this message
+        return True  # added before: the file already ends after this message
     if number >= entries:
         return False
     slot_at = _slot_at(slots, key_hash)
@@ -49,7 +49,7 @@ def _put_key(index: Writable, slots: int, entries: int, key_hash: int, offset: i
 
 
 def link_index_entries(index: Writable, slot_count: int, entry_count: int) -> None:
-    """Link the entries that the header counts into their chains again: slots, and each entry's previous one."""
+    """Relink the entries that the header counts into their chains: the slots, and each entry's previous one."""
     _require_geometry(index, slot_count, entry_count)
     count = min(HEADER.unpack_from(index)[5], entry_count)
     index[HEADER.size : _entry_at(slot_count, 0)] = bytes(SLOT.size * slot_count)
@@ -62,7 +62,7 @@ def link_index_entries(index: Writable, slot_count: int, entry_count: int) -> No
 
 
 def index_entries_hold(index: Readable, slot_count: int, entry_count: int, header: Readable) -> bool:
-    """The entries that a header counts are there: their offsets rise from its begin offset to its end offset."""
+    """Return whether the entries that a header counts exist: their offsets rise from its begin to its end offset."""
     if len(header) != HEADER.size:
         raise ValueError(f"a header has {HEADER.size} bytes, not {len(header)}")
     _, _, begin, end, _, count = HEADER.unpack_from(header)
@@ -87,10 +87,10 @@ def find_index_key(
     end_timestamp: int,
     limit: int,
 ) -> list[int]:
-    """Physical offsets entered under a hash within a span of time, newest first, at most `limit`.
+    """Return at most `limit` physical offsets that were added under a hash within a time range, newest first.
 
-    An entry's time is its second, rounded down, and the first entry of a file may be counted from the file before: what
-    lies near the edge is included, and the caller looks at the record's own time.
+    An entry's time is in seconds, rounded down, and the first entry of a file may count from the file before. So
+    entries near the edges are included, and the caller checks the record's own time.
     """
     _require_geometry(index, slot_count, entry_count)
     begin_time, _, _, _, _, count = HEADER.unpack_from(index)
@@ -105,7 +105,7 @@ def find_index_key(
         timestamp = as_int64(begin_time + seconds * 1000)
         if entry_hash == key_hash and (number == 1 or begin_timestamp - 1000 < timestamp <= end_timestamp):
             found.append(offset)
-        if timestamp <= begin_timestamp - 1000 or previous >= number:  # chains run backwards: no cycle
+        if timestamp <= begin_timestamp - 1000 or previous >= number:  # numbers must fall: no cycle
             break
         number = previous
     return found

@@ -29,13 +29,13 @@ def find_messages(
     file_at: Callable[[int], LogFile | None],
     kind: type[Kind],
 ) -> list[Kind]:
-    """The newest `limit` messages with a key (or tag), newest first, among the records in [first, readable).
+    """Return the newest `limit` messages with a key (or tag), newest first, of the records in [first, readable).
 
-    `indexes` are index files, oldest first; `file_at(offset)` gives the log file that covers an offset (its `start` and
-    `pages`), or None. A message is one whose record is whole and really has the key; the index only names candidates.
+    `indexes` are index files, oldest first. `file_at(offset)` returns the log file that covers an offset (with `start`
+    and `pages`), or None. The index only names candidates: a message counts if its record is whole and has the key.
     """
     if not issubclass(kind, StoredRecord):
-        raise TypeError(f"{kind!r} is no StoredRecord")
+        raise TypeError(f"{kind!r} is not a StoredRecord")
     topic_bytes, key_bytes = topic.encode(), key.encode()
     key_hash = _hash_of_key(topic, key, tag)
     found: list[Kind] = []
@@ -48,7 +48,7 @@ def find_messages(
             if len(found) >= limit:
                 break
             if not first <= offset < min(lowest, readable):
-                continue  # outside of the log; or entered twice, because offsets fall along a chain
+                continue  # outside the log; or added twice, because offsets fall along a chain
             record = _matching_record(offset, topic_bytes, key_bytes, tag, readable, file_at)
             if record is not None and begin_timestamp <= kind(record).store_timestamp <= end_timestamp:
                 found.append(kind(record))
@@ -57,7 +57,7 @@ def find_messages(
 
 
 def _hash_of_key(topic: str, key: str, tag: bool) -> int:
-    """Java's Math.abs of the hash of `topic#key`, or `topic#T#tag`; the one number without an absolute value is 0."""
+    """Return Java's Math.abs of the hash of `topic#key` or `topic#T#tag`; 0 for the int32 without an absolute value."""
     h = java_hash(f"{topic}#T#{key}" if tag else f"{topic}#{key}")
     return 0 if h == -(1 << 31) else abs(h)
 
@@ -65,7 +65,7 @@ def _hash_of_key(topic: str, key: str, tag: bool) -> int:
 def _matching_record(
     offset: int, topic: bytes, key: bytes, tag: bool, readable: int, file_at: Callable[[int], LogFile | None]
 ) -> bytes | None:
-    """The record at an offset if it is whole and has the topic and the key; else None."""
+    """Return the record at an offset if it is whole and has the topic and the key; else None."""
     file = file_at(offset)
     if file is None or not file.start <= offset < file.start + len(file.pages):
         return None

@@ -1,4 +1,4 @@
-"""Warm-up and locking of mapped pages, where nothing is compiled: through ctypes."""
+"""Warming up and locking mapped pages through ctypes, for installations without the compiled kernel."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ EINVAL = 22
 
 
 def populate(pages: Writable, start: int, size: int) -> bool:
-    """Make pages ready for writing without changing a byte. False where the kernel has no such call."""
+    """Fault pages in for writing, without changing a byte. Return False if the operating system cannot do so."""
     if start < 0 or size < 0 or start + size > len(pages):
-        raise ValueError(f"[{start}, {start + size}) is not inside of {len(pages)} bytes")
+        raise ValueError(f"[{start}, {start + size}) is not inside {len(pages)} bytes")
     try:
         _call("madvise", pages, start, size, MADV_POPULATE_WRITE)
     except OSError as error:
@@ -30,8 +30,13 @@ def lock_memory(pages: Writable) -> None:
 
 
 def unlock_memory(pages: Writable) -> None:
-    """Let pinned pages go (munlock)."""
+    """Unpin pages (munlock)."""
     _call("munlock", pages, 0, len(pages))
+
+
+def sync_file_system(descriptor: int) -> bool:
+    """Never: here, whoever has much to sync syncs file by file."""
+    return False
 
 
 def _call(name: str, pages: Writable, start: int, size: int, *more: int) -> None:

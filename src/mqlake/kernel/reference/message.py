@@ -1,4 +1,4 @@
-"""The values that puts and reads make: a message that goes in, a receipt, a record that comes out."""
+"""The values that puts and reads create: a message to put, a receipt, a record that was read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Message:
     ) -> None:
         """`keys` is one key or several; `queue_id` None takes the topic's queues in turn; `sys_flag` is RocketMQ's.
 
-        One of `deliver_at` (a datetime, or milliseconds since 1970), `delay_s` and `delay_level` says when it is to be
+        One of `deliver_at` (a datetime, or milliseconds since 1970), `delay_s` and `delay_level` sets when it is
         delivered: see `kernel/delays.py`.
         """
         self.topic = topic
@@ -91,14 +91,14 @@ class Message:
 
 
 def whole_number(field: str, value: int, most: int) -> int:
-    """A number that fits into its field of a record: a signed int32 or int64."""
+    """Return a number if it fits into its field of a record, a signed int32 or int64; else raise InvalidMessage."""
     if not isinstance(value, int) or not -most - 1 <= value <= most:
         raise InvalidMessage(field, repr(value), f"a whole number in [{-most - 1}, {most}]")
     return value
 
 
 def join_keys(keys: Iterable[str]) -> str:
-    """Keys as the KEYS property holds them: separated by one space."""
+    """Join keys as the KEYS property holds them: separated by one space."""
     parts = list(keys)
     for key in parts:
         if not isinstance(key, str) or not key or " " in key:
@@ -111,7 +111,7 @@ def split_keys(properties: Mapping[str, str]) -> list[str]:
 
 
 class PutReceipt(NamedTuple):
-    """What a put answers: where the message is, and how safe."""
+    """The result of a put: where the message is, and how durable."""
 
     topic: str
     queue_id: int
@@ -124,7 +124,7 @@ class PutReceipt(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset just behind the record."""
+        """The physical offset after the record."""
         return self.physical_offset + self.size
 
     @property
@@ -134,7 +134,7 @@ class PutReceipt(NamedTuple):
 
 
 class StoredRecord:
-    """One record's bytes, copied out of the log. Its header is parsed when it is made, and it must be whole."""
+    """One record's bytes, copied from the log. The header is parsed at creation, and the record must be whole."""
 
     def __init__(self, record: bytes) -> None:
         parsed = parse(record, -1, False)

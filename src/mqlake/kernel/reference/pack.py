@@ -1,4 +1,4 @@
-"""Arrow columns -> packed records, the lanes they go to, and whether the log has them."""
+"""Convert Arrow columns to packed records, find their destinations, and compare them with the log."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def pack_records(
     append_crc: bool,
     lights: bool,
 ) -> tuple[bytearray, int]:
-    """The rows of columns as packed records, one behind the other, and the number of rows that were taken.
+    """Return the rows as packed records, one after the other, and the number of rows that were packed.
 
-    Columns are buffers by name, as `types.Scanned` has them, all of them without nulls; only `topic` and `body` must be
-    there. `topic` is a text, `born_host` indexes into packed hosts, an empty text in `tags` is none, `keys` are lists
-    (`keys.item`) or texts, and -1 in `queue_id` takes queues in turn. Where `body_crc` is not the CRC of a body that
-    `sys_flag` says is compressed, it was decompressed since, and the flag is taken back. `born_timestamp` is in
-    milliseconds; a packed record has the `queue_offset` and `store_timestamp` that it is given. Stops before a row that
-    cannot be stored: whose body is above `max_body`, whose record above `max_size`, that names light queues unless
-    `lights` lets it.
+    Columns are buffers by name, as in `types.Scanned`, all without nulls. Only `topic` and `body` are required.
+    `topic` is a text, `born_host` holds indexes into packed hosts, an empty text in `tags` means no tag, `keys` are
+    lists (`keys.item`) or texts, and -1 in `queue_id` means the topic's queues in turn. If `sys_flag` says compressed
+    and `body_crc` is not the body's CRC, the body was decompressed since, and the flag is cleared. `born_timestamp` is
+    in milliseconds. A packed record gets `queue_offset` and `store_timestamp` as given. Packing stops before a row
+    that cannot be stored, whose body exceeds `max_body` or whose record exceeds `max_size`, or that names light queues
+    while `lights` is False.
     """
     packed = bytearray()
     for row in range(rows):
@@ -52,7 +52,7 @@ def pack_records(
 
 
 class _Row:
-    """One row of columns."""
+    """One row of the columns."""
 
     def __init__(self, columns: Mapping[str, Any], row: int) -> None:
         self._columns, self._row = columns, row
@@ -98,7 +98,7 @@ class _Row:
 
 
 def _pack(row: _Row, store_host: bytes, append_crc: bool) -> bytes | None:
-    """One row as a put would store it; None where a put refuses it."""
+    """Return the record of one row as a put would write it, or None if a put would refuse it."""
     topic = row.text("topic") or b""
     queue_id = row.number("queue_id", IN_TURN)
     if not TOPIC.fullmatch(topic) or queue_id < IN_TURN:
@@ -122,19 +122,19 @@ def _pack(row: _Row, store_host: bytes, append_crc: bool) -> bytes | None:
     except (InvalidMessage, UnicodeDecodeError):
         return None
     if append_crc:
-        record[-11:-1] = b"0000000000"  # taken when number, place and time are known
+        record[-11:-1] = b"0000000000"  # computed once queue offset, physical offset and store time are known
     return bytes(record)
 
 
 def survey_packed(packed: Readable, position: int, max_bytes: int) -> tuple[int, bytes, list[tuple[str, int]]]:
-    """Look at the packed records from `position` on, up to `max_bytes` of them, and one at least.
+    """Find the destinations of packed records, from `position` on: up to `max_bytes` of them, and at least one.
 
-    Returns where it stopped, for each record the number of its lane as int32, and the lanes: topic and queue id, which
-    is -1 where the topic's queues take turns.
+    Returns where it stopped, the index of each record's destination as int32, and the destinations: topic and queue
+    id, which is -1 if the topic's queues take turns.
     """
     if not 0 <= position <= len(packed):
-        raise ValueError(f"{position} is not inside of {len(packed)} bytes")
-    start, lanes, numbers = position, dict[tuple[str, int], int](), bytearray()
+        raise ValueError(f"{position} is not inside {len(packed)} bytes")
+    start, destinations, numbers = position, dict[tuple[str, int], int](), bytearray()
     while position < len(packed):
         parsed = parse(memoryview(packed)[position:], -1, False)
         if isinstance(parsed, int):
@@ -142,22 +142,22 @@ def survey_packed(packed: Readable, position: int, max_bytes: int) -> tuple[int,
         size, fields = parsed
         if position > start and position + size - start > max_bytes:
             break
-        numbers += struct.pack("=i", lanes.setdefault((fields.topic, fields.queue_id), len(lanes)))
+        numbers += struct.pack("=i", destinations.setdefault((fields.topic, fields.queue_id), len(destinations)))
         position += size
-    return position, bytes(numbers), list(lanes)
+    return position, bytes(numbers), list(destinations)
 
 
 def match_packed(
     log: Readable, position: int, end: int, log_start: int, store_timestamp: int, packed: Readable, at: int
 ) -> tuple[int, int, int]:
-    """Step over records in [position, end) of a log file for as long as they are the packed ones from `at` on.
+    """Walk over records in [position, end) of a log file for as long as they are the packed ones from `at` on.
 
-    They are where they have all that was packed, and this store time. Returns the position in the log, the position
-    among the packed records, and why it stopped: 1 = the log's end or the last packed record, 2 = another record,
-    0 = end-of-file marker, negative = code of `check_record`.
+    A record matches if it has everything that was packed, and this store time. Returns the position in the log, the
+    position in the packed records, and why it stopped: 1 = the end of the log or of the packed records, 2 = another
+    record, 0 = end-of-file marker, negative = a code of `check_record`.
     """
     if position < 0 or end > len(log) or position > end or not 0 <= at <= len(packed):
-        raise ValueError(f"[{position}, {end}) is not inside of {len(log)} bytes, or {at} of {len(packed)}")
+        raise ValueError(f"[{position}, {end}) is not inside {len(log)} bytes, or {at} of {len(packed)}")
     while position < end and at < len(packed):
         parsed = parse(memoryview(log)[position:end], log_start + position, True)
         if isinstance(parsed, int):

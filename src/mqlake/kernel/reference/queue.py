@@ -1,4 +1,4 @@
-"""Consume-queue entries: how many of them hold, and the records they point at."""
+"""Consume-queue entries: how many are valid, and the records they point at."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mqlake.kernel.types import BAD_ENTRY, LogFile, Readable
 
 Kind = TypeVar("Kind", bound=StoredRecord)
 ENTRY = struct.Struct(">qiq")  # physical offset, record size, tags code
-FILLER_SIZE = 0x7FFFFFFF  # the size in an entry that stands for no message (the queue began later)
+FILLER_SIZE = 0x7FFFFFFF  # the size in a filler: an entry without a message
 
 
 def count_valid_entries(entries: Readable, log_end: int) -> int:
-    """How many entries from the first on are whole: size above 0, and the record ends at or before `log_end`."""
+    """Count the leading entries that are valid: size above 0, and the record ends at or before `log_end`."""
     count = 0
     for count, at in enumerate(range(0, len(entries) - 19, 20)):
         offset, size, _ = ENTRY.unpack_from(entries, at)
@@ -27,12 +27,12 @@ def count_valid_entries(entries: Readable, log_end: int) -> int:
 
 
 def select_entries(entries: Readable, first: int, codes: bytes, limit: int) -> tuple[list[int], int]:
-    """The numbers of at most `limit` entries from `first` on that have one of the tags codes, and where it stopped.
+    """Return the indexes of at most `limit` entries from `first` on with one of the tags codes, and where it stopped.
 
-    `codes` are native int64, rising. An entry that stands for no message has none.
+    `codes` are native int64, ascending. A filler never matches.
     """
     if first < 0 or limit < 1:
-        raise ValueError(f"{first} is no number of an entry, or {limit} no limit")
+        raise ValueError(f"{first} is not the index of an entry, or {limit} is not a limit")
     wanted = set(memoryview(codes).cast("q"))
     found: list[int] = []
     while first < len(entries) // 20 and len(found) < limit:
@@ -44,49 +44,53 @@ def select_entries(entries: Readable, first: int, codes: bytes, limit: int) -> t
 
 
 def read_records(
-    log: Readable,
-    log_start: int,
-    readable: int,
     entries: Readable,
     first: int,
-    max_bytes: int,
-    kind: type[Kind],
+    stop: int,
+    start: int,
     topic: bytes,
     queue_id: int,
-    start: int,
+    log_first: int,
+    readable: int,
+    file_at: Callable[[int], LogFile | None],
+    max_bytes: int,
+    kind: type[Kind],
     numbers: list[int] | None = None,
 ) -> tuple[list[Kind], int, int]:
-    """Copy out the records that entries point at, from entry `first` on, while they lie in this stretch of the log.
+    """Copy the records that the entries [first, stop) point at, while they lie in [log_first, readable) of the log.
 
-    `log` holds the log from offset `log_start` on, `readable` bytes of it. Every record is checked, CRC included, and
-    must be the one of its number: the entries are those of a queue of `topic` from number `start` on.
-    `kind` is the class, a StoredRecord, that they are made into. With `numbers`, rising, only those entries count, and
-    `first` is a place in that list.
-    Returns the records, the entry where reading stopped, and why: 0 (all read, the next lies outside, or `max_bytes`
-    are full; one record always fits) or the code of `check_record` for the record that is damaged, or BAD_ENTRY (-7)
-    where another record is there than the entry must name.
+    `entries` belong to a queue of `topic` and begin at queue offset `start`. Every record is checked, CRC included, and
+    must have its entry's queue offset. `file_at(offset)` returns the log file that covers an offset (with `start` and
+    `pages`), or None. `kind`, a StoredRecord class, is the class of the results. With `numbers`, ascending, only those
+    entries are read, and `first` and `stop` are positions in that list.
+
+    Return the records, the position where reading stopped, and why: 0 (all were read; or the next entry is a filler or
+    points outside the log; or `max_bytes` are full, but one record always fits), or the code of `check_record` for a
+    damaged record, or BAD_ENTRY (-7) if another record is there than the entry must name.
     """
-    if not issubclass(kind, StoredRecord):
-        raise TypeError(f"{kind!r} is no StoredRecord")
-    if first < 0:
-        raise ValueError(f"{first} is no number of an entry")
+    if not isinstance(kind, type) or not issubclass(kind, StoredRecord):
+        raise TypeError(f"{kind!r} is not a StoredRecord")
+    _require_entries(len(entries) // 20, first, stop, numbers)
     found: list[Kind] = []
     taken = 0
-    readable = min(readable, len(log))
-    total = len(entries) // 20
-    for number in numbers or ():
-        if not 0 <= number < total:
-            raise ValueError(f"{number} is not inside of {total} entries")
-    while first < (total if numbers is None else len(numbers)):
+    while first < stop:
         number = first if numbers is None else numbers[first]
         offset, size, _ = ENTRY.unpack_from(entries, number * 20)
-        at = offset - log_start
-        if not 0 <= at < readable or size <= 0 or (taken and taken + size > max_bytes):
+        if size <= 0 or size == FILLER_SIZE or not log_first <= offset < readable:
             break
-        result = check_record(log, at, readable, offset, True)
+        file = file_at(offset)
+        at = offset - file.start if file is not None else -1
+        if file is None or not 0 <= at < len(file.pages):
+            break
+        end = min(readable - file.start, len(file.pages))
+        # The size in the record itself: a damaged size must be reported, not look like a full read.
+        named = int.from_bytes(file.pages[at : at + 4], "big")
+        if named == size <= end - at and taken and taken + size > max_bytes:
+            break
+        result = check_record(file.pages, at, end, offset, True)
         if result != size:
             return found, first, result if result < 0 else BAD_ENTRY
-        record = bytes(log[at : at + size])
+        record = bytes(file.pages[at : at + size])
         if not _is_numbered(record, topic, queue_id, start + number):
             return found, first, BAD_ENTRY
         found.append(kind(record))
@@ -95,8 +99,18 @@ def read_records(
     return found, first, 0
 
 
+def _require_entries(total: int, first: int, stop: int, numbers: list[int] | None) -> None:
+    if numbers is not None:
+        for number in numbers:
+            if not 0 <= number < total:
+                raise ValueError(f"{number} is not inside {total} entries")
+        total = len(numbers)
+    if first < 0 or stop > total:
+        raise ValueError(f"[{first}, {stop}) is not inside {total} entries")
+
+
 def _is_numbered(record: bytes, topic: bytes, queue_id: int, number: int) -> bool:
-    """The record has this number in this queue: as its own, or as one of the light queues that it names."""
+    """Return whether the record has this queue offset in this queue: as its own, or in a light queue that it names."""
     parsed = parse(record, -1, False)
     assert not isinstance(parsed, int), "it was checked"
     fields = parsed[1]
@@ -115,13 +129,13 @@ def _is_numbered(record: bytes, topic: bytes, queue_id: int, number: int) -> boo
 def seek_timestamp(
     entries: Readable, low: int, high: int, timestamp: int, file_at: Callable[[int], LogFile | None]
 ) -> int:
-    """The first of the entries [low, high) whose record was stored at or after a time; `high` where none was.
+    """Return the first of the entries [low, high) whose record was stored at or after a time; `high` if none was.
 
-    `file_at(offset)` gives the log file that covers an offset (its `start` and `pages`), or None: then the record is
-    gone, and older than any time.
+    `file_at(offset)` returns the log file that covers an offset (with `start` and `pages`), or None: then the record
+    was deleted and counts as older than any time.
     """
     if low < 0 or high > len(entries) // 20:
-        raise ValueError(f"[{low}, {high}) is not inside of {len(entries) // 20} entries")
+        raise ValueError(f"[{low}, {high}) is not inside {len(entries) // 20} entries")
 
     def time_of(number: int) -> int:
         offset = ENTRY.unpack_from(entries, number * 20)[0]

@@ -1,4 +1,4 @@
-"""One record of the commit log: its parts, and whether it holds."""
+"""One record of the commit log: its parts, and whether it is valid."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from mqlake.kernel.types import (
     TORN,
     Readable,
     RecordFields,
+    Walked,
 )
 
 MAGIC_V1 = 0xDAA320A7
@@ -28,7 +29,7 @@ BORN_IPV6 = 0x10
 STORE_IPV6 = 0x20
 SECTOR = 512
 MAX_ZEROES = 4
-"""The lengths of an empty topic and of no properties are zeroes."""
+"""The lengths of an empty topic and of empty properties are zeros."""
 
 # size, magic, body CRC, queue id, flag, queue offset, physical offset, sys flag, born time
 HEAD = struct.Struct(">iIiiiqqiq")
@@ -37,15 +38,15 @@ TAIL = struct.Struct(">iqi")
 
 
 def check_record(data: Readable, position: int, end: int, physical_offset: int, check_crc: bool) -> int:
-    """The size of the record at `position`, or 0 for an end-of-file marker, or a negative code for what is wrong."""
+    """Return the size of the record at `position`, 0 for an end-of-file marker, or a negative code for an error."""
     if position < 0 or end > len(data) or position > end:
-        raise ValueError(f"[{position}, {end}) is not inside of {len(data)} bytes")
+        raise ValueError(f"[{position}, {end}) is not inside {len(data)} bytes")
     parsed = parse(data[position:end], physical_offset, check_crc)
     return parsed if isinstance(parsed, int) else parsed[0]
 
 
 def parse(data: Readable, physical_offset: int, check_crc: bool) -> int | tuple[int, RecordFields]:
-    """The record that `data` begins with, as size and fields; or the code for why there is none."""
+    """Return the record that `data` begins with, as size and fields; or the code for why there is none."""
     if len(data) < 8:
         return NOTHING
     size, magic = struct.unpack_from(">iI", data)
@@ -101,9 +102,10 @@ def parse(data: Readable, physical_offset: int, check_crc: bool) -> int | tuple[
 
 
 def is_torn(record: Readable, offset: int, fields: RecordFields) -> bool:
-    """Zeroes where no writer leaves any: the store time, the end of topic or properties, or a sector's worth of these.
+    """Return whether there are zeros where a writer leaves none: in the store time, at the end of topic or properties,
+    or in all of a sector's part of these.
 
-    Topic and properties are under no CRC, and disks write sectors of 512 bytes, in any order.
+    Topic and properties have no CRC, and disks write sectors of 512 bytes in any order.
     """
     size = len(record)
     topic_at = fields.body_at + fields.body_size + (2 if record[7] == 0xAB else 1)
@@ -122,36 +124,35 @@ def is_torn(record: Readable, offset: int, fields: RecordFields) -> bool:
 
 def walk_records(
     log: Readable, position: int, end: int, log_start: int, check_crc: bool, most: int = 2**63 - 1
-) -> tuple[int, int, int, int, int]:
-    """Step over the records in [position, end) of a log file, as far as they hold; with `check_crc` none may be torn.
+) -> Walked:
+    """Walk the valid records in [position, end) of a log file; with `check_crc` none may be torn either.
 
-    Returns where it stopped, why (1 = `end`, or `most` records; 0 = end-of-file marker, negative = code of
-    `check_record`), the number of records, and physical offset and store time of the last of them (-1 and 0 where there
-    is none).
+    The walk stops at `end`, after `most` records, at an end-of-file marker or at bytes that are not a record: see
+    `Walked`.
     """
     if position < 0 or end > len(log) or position > end:
-        raise ValueError(f"[{position}, {end}) is not inside of {len(log)} bytes")
+        raise ValueError(f"[{position}, {end}) is not inside {len(log)} bytes")
     count, last, timestamp = 0, -1, 0
     while position < end and count < most:
         parsed = parse(log[position:end], log_start + position, check_crc)
         if isinstance(parsed, int):
-            return position, parsed, count, last, timestamp
+            return Walked(position, parsed, count, last, timestamp)
         size, fields = parsed
         if check_crc and is_torn(log[position : position + size], log_start + position, fields):
-            return position, TORN, count, last, timestamp
+            return Walked(position, TORN, count, last, timestamp)
         last, timestamp = log_start + position, parsed[1].store_timestamp
         position += parsed[0]
         count += 1
-    return position, REACHED_END, count, last, timestamp
+    return Walked(position, REACHED_END, count, last, timestamp)
 
 
 def decode_properties(data: Readable) -> dict[str, str]:
-    """RocketMQ's property text as a dict: malformed parts are left out, of a name given twice the last counts."""
+    """Decode RocketMQ's property text to a dict. Malformed parts are omitted; the last of equal names counts."""
     return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in _pairs(data)}
 
 
 def raw_properties(data: Readable) -> dict[bytes, bytes]:
-    """The same, in bytes: names that are no UTF-8 and read the same are still told apart."""
+    """Do the same in bytes, so that names that are not UTF-8 stay distinct even if they decode to the same text."""
     return dict(_pairs(data))
 
 

@@ -1,4 +1,4 @@
-"""Messages that wait for their time: when each is due, which of them are, and which were delivered."""
+"""Timed messages: when each is due, which are due now, and which were delivered."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ UNIT = struct.Struct(">iqiqiqiiq")
 INT64_MAX = (1 << 63) - 1
 MAX_DELAY_S = 10**15
 END_OF_TIME = 1 << 60
-"""Sums with times below it stay numbers of 64 bits."""
+"""Sums of times below it fit into 64 bits."""
 
 
 def read_timers(
     log: Readable, log_start: int, readable: int, entries: Readable, first: int, precision_ms: int
 ) -> tuple[bytes, int, int]:
-    """When the timed messages are due that entries point at, from entry `first` on, while they lie in this file.
+    """Return when timed messages are due: those of `entries` from entry `first` on, as long as they are in this file.
 
-    Returns (due, place) as pairs of native int64, the entry where it stopped, and why: 0 (all were read, or the next
-    lies outside) or the code of `check_record`, or NO_TIME (-9). A message is due at the moment that was asked for,
-    where it is known and lies in the unit of time behind TIMER_OUT_MS, else at the end of that unit. Its place is its
-    physical offset. What cancels another is due at TIMER_OUT_MS, before all others of that unit; its place is inverted.
+    Returns pairs (due, place) of native int64, the entry where it stopped, and why: 0 (all were read, or the next is
+    outside), a code of `check_record`, or NO_TIME (-9). A message is due at its requested time, if that is known and
+    lies within one precision unit after TIMER_OUT_MS, else at the end of that unit. Its place is its physical offset.
+    A cancellation is due at TIMER_OUT_MS, before all messages of that unit, and its place is inverted.
     """
     if first < 0:
-        raise ValueError(f"{first} is no number of an entry")
+        raise ValueError(f"entry {first}: entries count from 0")
     readable = min(readable, len(log))
     found: list[bytes] = []
     while first < len(entries) // ENTRY.size:
@@ -49,7 +49,7 @@ def read_timers(
 
 def _timer(record: bytes, precision_ms: int) -> tuple[int, int] | None:
     parsed = parse(record, -1, False)
-    assert not isinstance(parsed, int), "it was checked"
+    assert not isinstance(parsed, int), "the record was checked before"
     fields = parsed[1]
     properties = decode_properties(record[fields.properties_at :])
     out_ms = decimal(properties.get("TIMER_OUT_MS"))
@@ -69,16 +69,17 @@ def _timer(record: bytes, precision_ms: int) -> tuple[int, int] | None:
 
 
 def decimal(text: str | None) -> int:
-    """A non-negative decimal number of at most 18 digits, or -1."""
+    """Return a decimal number of at most 18 digits, or -1 if the text is none."""
     if text is None or not 1 <= len(text.encode()) <= 18 or not all("0" <= digit <= "9" for digit in text):
         return -1
     return int(text)
 
 
 def take_due(pairs: Writable, count: int, before: int) -> tuple[bytes, int, int]:
-    """Take those that are due before a time out of the first `count` pairs (due, place); the others close up, in order.
+    """Remove the pairs (due, place) that are due before a time from the first `count`, and close up the rest in order.
 
-    Returns the pairs taken, sorted, how many are left, and when the first of them is due (2**63 - 1 where none is).
+    Returns the removed pairs, sorted, how many are left, and when the earliest of those is due (2**63 - 1 if none is
+    left).
     """
     if not 0 <= count <= len(pairs) // PAIR.size:
         raise ValueError(f"{count} pairs are not inside of {len(pairs)} bytes")
@@ -94,20 +95,20 @@ def take_due(pairs: Writable, count: int, before: int) -> tuple[bytes, int, int]
 
 
 def find_deliveries(log: Readable, position: int, end: int, log_start: int) -> tuple[int, int, bytes]:
-    """Records in [position, end) of a log file that name another one as what they deliver, in `prepared_offset`.
+    """Find the records in [position, end) of a log file that deliver another record, named by `prepared_offset`.
 
-    There 0 is the log's first record if this is a committed message, else nothing; so is -1 the first, for all others.
-    Returns where it stopped, why (as `walk_records`), and (own offset, offset of the other) as pairs of native int64.
+    In a committed message, 0 names the log's first record; in all others, 0 means none and -1 names the first. Returns
+    where it stopped, why (like `walk_records`), and pairs (own offset, the other's offset) of native int64.
     """
     if not 0 <= position <= end <= len(log):
-        raise ValueError(f"[{position}, {end}) is not inside of {len(log)} bytes")
+        raise ValueError(f"[{position}, {end}) is not inside {len(log)} bytes")
     found: list[bytes] = []
     while position < end:
         size = check_record(log, position, end, log_start + position, False)
         if size <= 0:
             return position, size, b"".join(found)
         parsed = parse(bytes(log[position : position + size]), -1, False)
-        assert not isinstance(parsed, int), "it was checked"
+        assert not isinstance(parsed, int), "the record was checked before"
         fields = parsed[1]
         if fields.prepared_offset != 0 or fields.sys_flag & 0xC == 0x8:
             found.append(PAIR.pack(log_start + position, max(fields.prepared_offset, 0)))
@@ -116,7 +117,7 @@ def find_deliveries(log: Readable, position: int, end: int, log_start: int) -> t
 
 
 def lowest_place(pairs: Readable) -> int:
-    """The first place in the log that pairs (due, place) name, inverted ones too; 2**63 - 1 where there are none."""
+    """Return the lowest physical offset in pairs (due, place), inverted ones included; 2**63 - 1 if there is none."""
     whole = bytes(pairs[: len(pairs) // PAIR.size * PAIR.size])
     return min((_place(place) for _, place in PAIR.iter_unpack(whole)), default=INT64_MAX)
 
@@ -137,10 +138,10 @@ def pack_timer_units(
 ) -> None:
     """Write units of RocketMQ's timer log for pairs (due, place), in the order of their places.
 
-    Those of one unit of time are a chain: each names the position of the one before it, the first -1. What is due
-    `window_ms` from now or later is parked where RocketMQ looks at it again. A file takes `per_file` units and has
-    `file_size` bytes; `target` gets the units without what lies between files. `file_at(offset)` gives the log file
-    that covers an offset; a message whose file is gone has size 0.
+    The units of one precision unit form a chain: each holds the position of the one before it, the first holds -1. A
+    message that is due in `window_ms` or later is parked at an earlier time, when RocketMQ looks at it again. A file
+    holds `per_file` units and has `file_size` bytes; `target` gets the units without the gaps between files.
+    `file_at(offset)` returns the log file that covers an offset; if there is none, the message gets size 0.
     """
     if precision_ms < 1 or per_file < 1:
         raise ValueError(f"precision_ms = {precision_ms}, per_file = {per_file}: at least 1")
@@ -161,7 +162,7 @@ def pack_timer_units(
 
 
 def _parked(due_ms: int, cancels: bool, now_ms: int, precision_ms: int, window_ms: int) -> tuple[int, int]:
-    """When RocketMQ looks at a message, and the unit's magic."""
+    """Return when RocketMQ looks at a message, and the magic of its unit."""
     out_ms, magic = (due_ms, 5) if cancels else ((due_ms - 1) // precision_ms * precision_ms, 1)
     beyond_ms = out_ms - now_ms - window_ms
     if beyond_ms < 0:

@@ -1,4 +1,4 @@
-"""Whether the log holds, and an index file: its chains, and its entries against the keys of the log."""
+"""Verify the log, the chains of an index file, and its entries against the keys of the log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 
 from mqlake.kernel.reference.index import ENTRY, KEY, SLOT, _entry_at, _require_geometry, _slot_at
 from mqlake.kernel.reference.record import parse
-from mqlake.kernel.types import REACHED_END, Readable, Surveyed
+from mqlake.kernel.types import REACHED_END, MatchedKeys, Readable, Surveyed
 
 MAX_TOLD = 64
 LOOK_AHEAD = 64
@@ -14,14 +14,9 @@ Pair = tuple[int, int]
 
 
 def survey_records(log: Readable, position: int, end: int, log_start: int, max_bytes: int) -> Surveyed:
-    """Step over the records in [position, end) of a log file as far as they hold, CRC included, or behind `max_bytes`.
-
-    Returns where it stopped, why (1 = `end` or `max_bytes`, 0 = marker, negative = code of `check_record`), the number
-    of records, the store time of the first and the newest, whether times rise, and hosts without a port, as (position
-    of the record, 0 for where it was born or 1 for where it is stored).
-    """
+    """Walk the valid records in [position, end) of a log file, CRC included, for at most `max_bytes`."""
     if position < 0 or end > len(log) or position > end:
-        raise ValueError(f"[{position}, {end}) is not inside of {len(log)} bytes")
+        raise ValueError(f"[{position}, {end}) is not inside {len(log)} bytes")
     stop, why = position + min(end - position, max_bytes), REACHED_END
     times: list[int] = []
     ports: list[tuple[int, int]] = []
@@ -37,20 +32,20 @@ def survey_records(log: Readable, position: int, end: int, log_start: int, max_b
                 ports.append((position, host))
         position += size
     first, newest = (times[0], max(times)) if times else (0, 0)
-    return position, why, len(times), first, newest, times == sorted(times), ports
+    return Surveyed(position, why, len(times), first, newest, times == sorted(times), ports)
 
 
 def check_index(
     index: Readable, slot_count: int, entry_count: int, next_entry: int, live: bool
 ) -> tuple[list[tuple[int, int, int, int]], int]:
-    """Faults of the chains of an index file, as (entry, slot, found, expected), and how many slots are used.
+    """Return the faults of the chains of an index file, as (entry, slot, found, expected), and how many slots are used.
 
-    An entry's fault is its link to the one before it in its chain; entry 0 stands for a slot's own fault. With `live`,
-    a slot that names an entry from `next_entry` on is none: it was entered since.
+    An entry's fault is a wrong link to the entry before it in its chain; entry 0 stands for a fault of the slot itself.
+    With `live`, a slot may name an entry from `next_entry` on: it was added since.
     """
     _require_geometry(index, slot_count, entry_count)
     if not 0 <= next_entry <= entry_count:
-        raise ValueError(f"{next_entry} is no number of an entry")
+        raise ValueError(f"{next_entry} is not the index of an entry")
     heads = [0] * slot_count
     faults = []
     for number in range(1, next_entry):
@@ -67,10 +62,10 @@ def check_index(
 
 
 def first_index_entry(index: Readable, slot_count: int, entry_count: int, next_entry: int, offset: int) -> int:
-    """The number of the first entry before `next_entry` that names an offset or a later one; `next_entry` without."""
+    """Return the first entry before `next_entry` that names this offset or a later one; `next_entry` if none does."""
     _require_geometry(index, slot_count, entry_count)
     if not 1 <= next_entry <= entry_count:
-        raise ValueError(f"{next_entry} is no number of an entry")
+        raise ValueError(f"{next_entry} is not the index of an entry")
     for number in range(1, next_entry):
         if ENTRY.unpack_from(index, _entry_at(slot_count, number))[1] >= offset:
             return number
@@ -79,11 +74,11 @@ def first_index_entry(index: Readable, slot_count: int, entry_count: int, next_e
 
 def match_index_keys(
     index: Readable, slot_count: int, entry_count: int, entry: int, next_entry: int, keys: Readable, first: int
-) -> tuple[int, int, int, list[int], int, list[int], list[int]]:
-    """Go through entries and keys, both in the order of the log, side by side.
+) -> MatchedKeys:
+    """Compare entries with keys, both in the order of the log.
 
-    Returns the entry and the key come to (one of the two sides is at its end), the number of keys without an entry and
-    the first of them by number, the same for entries without a key, and entries with their key but another time.
+    It stops when one of the two sides ends. Where they differ, it searches a few items ahead for a place where they
+    agree again.
     """
     _require_geometry(index, slot_count, entry_count)
     if entry < 0 or first < 0 or next_entry > entry_count:
@@ -110,11 +105,12 @@ def match_index_keys(
         if ahead != 1:
             missing.append(first + k)
             k += 1
-    return entry + e, first + k, len(missing), missing[:MAX_TOLD], len(surplus), surplus[:MAX_TOLD], late[:MAX_TOLD]
+    told = missing[:MAX_TOLD], surplus[:MAX_TOLD]
+    return MatchedKeys(entry + e, first + k, len(missing), told[0], len(surplus), told[1], late[:MAX_TOLD])
 
 
 def _resume_after(entries: list[Pair], wanted: list[Pair]) -> int:
-    """What to pass over where the two sides differ: 1 an entry, -1 a key, 0 one of each."""
+    """Return what to skip where the two sides differ: 1 an entry, -1 a key, 0 one of each."""
     for by in range(1, LOOK_AHEAD):
         if by < len(entries) and by < len(wanted) and entries[by] == wanted[by]:
             return 0

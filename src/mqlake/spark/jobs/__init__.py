@@ -1,1 +1,1 @@
-"""What runs over logs and lakes as a job on Spark. The public names are those of `mqlake.spark`."""
+"""Spark jobs over logs and lakes. `mqlake.spark` has the public names."""

@@ -1,4 +1,4 @@
-"""Jobs whose tasks answer with values of Python: small ones, for each passes through the JVM to the driver."""
+"""Run jobs whose tasks return Python values. Keep the values small: each passes through the JVM to the driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANSWER = pa.schema([pa.field("answer", pa.large_binary())])
 
 
 def answers(spark: SparkSession, items: Sequence[Item], work: Callable[[Item], Answer]) -> list[Answer]:
-    """What `work` answered for each item, in their order."""
+    """Return what `work` returned for each item, in their order."""
     table = run_tasks(spark, items, partial(_answer, work), ANSWER)
     return [pickle.loads(value.as_py()) for value in table.column(0)]
 

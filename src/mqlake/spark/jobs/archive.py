@@ -1,8 +1,8 @@
-"""Archive: logs -> the lake, step by step, each step one commit, and the gate behind it.
+"""Archive logs into the lake, step by step. Each step is one commit, after which the gate moves.
 
-A run goes on where the lake ends, up to what can be read when it begins. The workers write the files; then one commit
-makes them count; then the store's retention may delete what is archived. A kill at any point costs at most the step
-that was running: its files are not named by any commit, and the next run writes them again.
+A run continues where the lake ends, up to what can be read when the run begins. Workers write the files, one commit
+makes them count, and then the store's retention may delete what is archived. A kill at any point costs at most the
+running step: no commit names its files, and the next run writes them again.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from mqlake.spark.split import Split
 STEP_BYTES = 1 << 30
 Item = tuple[Member, Split]
 Progress = Callable[[int, int], object]
-"""Called with the bytes that are archived and those that were to be."""
+"""Called with the bytes archived so far and the total."""
 
 
 @dataclass(frozen=True)
 class Archived:
-    """What a run did for one store: the lake had it up to `start` before, and up to `end` now."""
+    """What a run did for one store. The lake had the log up to `start` before, and has it up to `end` now."""
 
     store: str
     start: int
@@ -62,7 +62,7 @@ def archive(
     accept_gap: bool = False,
     progress: Progress | None = None,
 ) -> list[Archived]:
-    """Bring everything that can be read of the stores into the lake, which is made where there is none."""
+    """Archive everything that can be read of the stores. Creates the lake if there is none."""
     opened = Lake.open(lake, create=True)
     paths = expand((stores,) if isinstance(stores, str) else tuple(stores))
     with opened.lock():
@@ -84,33 +84,33 @@ def archive(
 
 
 def prepare(lake: Lake, member: Member) -> Member:
-    """From now on the store's retention keeps what the lake does not have."""
+    """Make the store's retention keep what the lake does not have, from now on."""
     if member.name in lake.snapshot().stores:
         if member.lost is not None:
             lost = member.range(member.lost.start, member.lost.end, (member.lost,), None)
             lake.commit([lost], [])
         return member
     hold_new(lake, member)
-    return replace(member, start=first_offset(member.path))  # what was deleted before the gate was there is gone
+    return replace(member, start=first_offset(member.path))  # files may have been deleted before the gate was set
 
 
 def plan_splits(lake: Lake, member: Member, split_size: str) -> list[Split]:
-    """The part of the log that the lake does not have, in splits that follow each other."""
+    """Return contiguous splits of the part of the log that the lake does not have."""
     options = {"path": str(member.path), "via": "scan", "includeInternal": "true", "startOffset": str(member.start)}
     options |= {"splitSize": split_size, "minPartitions": str(os.cpu_count() or 1)}  # fewer, larger files
     try:
         [planned] = plan(parse_options(options))
     except OffsetOutOfRange as error:
-        found = f"its log ends at {error.end_offset}, the lake goes up to {member.start}: it was cut back"
+        found = f"its log ends at {error.end_offset}, the lake ends at {member.start}: the log was truncated"
         raise WrongLake(lake.root, str(member.path), found, "archive it into a new lake") from None
     splits = planned.splits
-    if splits:  # what lies between the lake's end and the next record, a marker or damage, is a gap to be listed
+    if splits:  # a marker or damage between the lake's end and the next record is a gap to be listed
         splits[0] = replace(splits[0], start=member.start)
     return splits
 
 
 def steps(items: Sequence[Item], step_bytes: int) -> Iterator[list[Item]]:
-    """What is committed together."""
+    """Yield the items of each commit."""
     step: list[Item] = []
     for item in items:
         step.append(item)
@@ -122,7 +122,7 @@ def steps(items: Sequence[Item], step_bytes: int) -> Iterator[list[Item]]:
 
 
 def archive_step(spark: SparkSession, lake: Lake, step: Sequence[Item], index: bool) -> list[Archived]:
-    """Write, commit, move the gates; what became of each split."""
+    """Write the files, commit them, and move the gates. Return what was archived of each split."""
     ranges, files = harvest(run_tasks(spark, step, partial(archive_task, str(lake.root), index), DONE))
     lake.commit(ranges, files)
     move(lake)
@@ -137,7 +137,7 @@ def archived(part: LakeRange, messages: Sequence[LakeFile]) -> Archived:
 
 
 def archive_task(lake: str, index: bool, item: Item) -> pa.Table:
-    """In a worker: one split through its stages."""
+    """Process one split. Runs in a worker."""
     tables = [archive_split(lake, *item)]
     if index:
         tables.append(index_split(lake, *item))

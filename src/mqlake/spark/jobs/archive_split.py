@@ -1,13 +1,12 @@
-"""In a worker: one split of a log -> Parquet files by topic and day, every byte accounted for.
+"""Write one split of a log to Parquet files by topic and day, with every byte accounted for. Runs in a worker.
 
-Two passes. The first walks the records, checks them, and notes where each lies and which file it belongs to. The second
-takes file after file: the kernel lays out just its records, from wherever they lie in the split, as one row group. So
-no row is sorted or copied after it was read, and a worker holds one row group, however many files a split has. No
-record is touched by Python.
+There are two passes. The first walks and checks the records, and notes the offset and the target file of each. The
+second writes one file after the other: the kernel lays out its records, wherever they lie in the split, as one row
+group. So no row is sorted or copied after it was read, and a worker holds one row group, however many files a split
+has. Python touches no record.
 
-The rows that were written and the gaps (damage, end-of-file markers) must tile the split without a hole or an overlap;
-else the task fails. Before anything, the log's own files are synced: what the archive has, a power cut cannot take from
-the log.
+The written rows and the gaps (damage, end-of-file markers) must tile the split without a hole or an overlap, else the
+task fails. First of all, the log's own files are synced: a power cut cannot take from the log what the archive has.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ from mqlake.store.scan import COLUMNS
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 MAX_FILES = 200
-"""Topics and days of a split that get a file of their own. The small ones, below such a share of the split, have one
-file together: ten thousand topics do not make ten thousand files of every split."""
+"""Topics and days that get their own file in a split. Those below this share of the split go into one common file:
+ten thousand topics must not make ten thousand files per split."""
 ROW_GROUP_BYTES = 32 << 20
 SYNCS_AT_ONCE = 8
-"""The file system does several at the cost of one, and while the next file is made."""
+"""The file system syncs several files at the cost of one, while the next file is written."""
 DAY_MS = 86_400_000
 WHOLE_LOG = parse_options({"path": "-", "via": "scan", "includeInternal": "true"})
-"""A job sees every record."""
+"""Jobs read every record."""
 
 IN_FILES = pa.schema(
     [
@@ -59,11 +58,11 @@ IN_FILES = pa.schema(
         for field in MESSAGES
     ]
 )
-"""As it is handed to Parquet, which knows dictionaries as an encoding only: read again, it is MESSAGES."""
+"""The schema that Parquet is given. Parquet knows dictionaries only as an encoding: reading returns MESSAGES."""
 
 
 def archive_split(lake: str, member: Member, split: Split) -> pa.Table:
-    """Write the messages of a split; what was written, and the range, as `lake.entries.done` has it."""
+    """Write the messages of a split. Return the files and the range as `lake.entries.done` does."""
     sync_log(split)
     survey = Survey(split)
     scan = RowScan(split)
@@ -81,28 +80,28 @@ def archive_split(lake: str, member: Member, split: Split) -> pa.Table:
 
 
 def sync_log(split: Split) -> None:
-    """Bring the log's files that a split lies in to the disk."""
+    """Sync the log files of a split to disk."""
     first = split.start - split.start % split.file_size
     for start in range(first, split.end, split.file_size):
         path = Layout(Path(split.store)).commit_log / file_name(start)
         try:
             sync_file(path)
         except FileNotFoundError:
-            found = f"no file {path.name}: it was deleted since this job was planned"
+            found = f"no file {path.name}: it was deleted after this job was planned"
             raise ChangedUnderRead(split.store, start, found, f"the log up to {split.end}") from None
 
 
 class ArchiveScan(SplitScan):
-    """A scan whose damage is gaps."""
+    """A scan that reports damage as gaps."""
 
     @property
     def gaps(self) -> list[Gap]:
-        """What was passed over."""
+        """The damaged ranges that the scan skipped."""
         return [Gap(offset, offset + size, reason) for offset, size, reason in self.damage]
 
 
 class PlaceScan(ArchiveScan):
-    """Where records lie; end-of-file markers are noted as well."""
+    """Find where records lie. Also record end-of-file markers as gaps."""
 
     def __init__(self, split: Split) -> None:
         super().__init__(WHOLE_LOG, split, ("topic", "store_timestamp", "physical_offset", "size"))
@@ -114,7 +113,7 @@ class PlaceScan(ArchiveScan):
 
 
 class RowScan(ArchiveScan):
-    """Whole rows of records that were checked; files stay mapped, because each is walked once for every file made."""
+    """Read whole rows of checked records. Log files stay mapped, because every written file walks them again."""
 
     max_inflated = ROW_GROUP_BYTES
 
@@ -126,14 +125,14 @@ class RowScan(ArchiveScan):
         return self._open(self._split, path, log_start, self._split.file_size)
 
     def rows_at(self, offsets: Numbers) -> Iterator[pa.RecordBatch]:
-        """The records at these offsets, which rise."""
+        """Yield the records at these offsets, which are in ascending order."""
         number, packed = 0, offsets.tobytes()
         while number < len(offsets):
             number = yield from self.picked(self._stretch(int(offsets[number]), self._split.end), packed, number)
 
 
 class FilePlan(NamedTuple):
-    """What goes into one file; topic and day are None for the one that small ones share."""
+    """The content of one file. `name` is topic and day, or None for the file that small ones share."""
 
     name: tuple[str, int] | None
     offsets: Numbers
@@ -155,7 +154,7 @@ class Survey:
         self._offsets, self._sizes, self._times, self._numbers = map(np.concatenate, columns)
 
     def _look_at(self, batch: pa.RecordBatch) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-        """Offsets, sizes and times of the records, and the numbers of topics and days."""
+        """Return offsets, sizes and times of the records, and the id of each one's topic and day."""
         topics = batch.column("topic")
         times = batch.column("store_timestamp").cast(pa.int64()).to_numpy()
         days, day_number = _distinct(times // DAY_MS)
@@ -165,7 +164,7 @@ class Survey:
         return batch.column("physical_offset").to_numpy(), batch.column("size").to_numpy(), times, number
 
     def files(self) -> Iterator[FilePlan]:
-        """The files that the rows of this split make."""
+        """Yield the plan of each file of this split."""
         sizes = np.bincount(self._numbers, self._sizes, len(self._names))
         large = np.flatnonzero(sizes * MAX_FILES >= max(1, sizes.sum()))
         file_of = np.full(len(self._names), len(large), np.int16)
@@ -184,10 +183,10 @@ class Survey:
             yield FilePlan(name, rows, int(first[number]), int(last[number]))
 
     def prove(self, gaps: list[Gap], rows: int) -> None:
-        """Each byte of the split is in one record or one gap, and each record that is in no gap is a row."""
+        """Check that each byte of the split is in one record or one gap, and each record outside gaps is a row."""
         split = self._split
         begins = np.array([gap.start for gap in gaps], np.int64)
-        is_row = ~np.isin(self._offsets, begins)  # a body that could not be decompressed is a gap
+        is_row = ~np.isin(self._offsets, begins)  # a record whose body cannot be decompressed is a gap
         offsets, sizes = self._offsets[is_row], self._sizes[is_row]
         places = np.searchsorted(offsets, begins)
         starts = np.append(np.insert(offsets, places, begins), split.end)
@@ -199,7 +198,7 @@ class Survey:
             raise ChangedUnderRead(split.store, place, found, f"each byte of [{split.start}, {split.end}) once")
 
     def seam(self, store: Path) -> Seam | None:
-        """The last record."""
+        """Return the seam at the last record."""
         if not len(self._offsets):
             return None
         offset, size = int(self._offsets[-1]), int(self._sizes[-1])
@@ -207,7 +206,7 @@ class Survey:
 
 
 class Files:
-    """The files of one split in the making; each is synced while the next is written."""
+    """The files of one split being written. Each is synced while the next is written."""
 
     def __init__(self, root: Path, member: Member, split: Split) -> None:
         self._root, self._member, self._split = root, member, split
@@ -217,11 +216,11 @@ class Files:
         self._written: list[Future[Written]] = []
 
     def write(self, plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> None:
-        """One file, in row groups of a bounded size; none where no row is left, all bodies being damaged."""
+        """Write one file in row groups of bounded size. Writes no file if all bodies are damaged."""
         first = next(batches, None)
         if first is None:
             return
-        if len(self._written) >= SYNCS_AT_ONCE:  # what waits to be written is held in memory
+        if len(self._written) >= SYNCS_AT_ONCE:  # files waiting for their sync are held in memory
             self._written[-SYNCS_AT_ONCE].result()
         topic, date = _topic_and_date(plan)
         path = messages_path(self._member.identity, self._split.start, self._split.end, topic, date)
@@ -239,7 +238,7 @@ class Files:
         self._written.append(self._pool.submit(file.close))
 
     def close(self) -> list[LakeFile]:
-        """All files, durable and under their names."""
+        """Make all files durable under their names and return them."""
         what = self._member.name, self._split.start, self._split.end
         files = [
             LakeFile("messages", path, *what, *written.result(), plan.min_time, plan.max_time, *_topic_and_date(plan))
@@ -260,7 +259,7 @@ def _topic_and_date(plan: FilePlan) -> tuple[str | None, str | None]:
 
 
 def _for_parquet(store: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch of a scan, as IN_FILES has it."""
+    """Convert a scanned batch to the schema IN_FILES."""
     columns = {name: batch.column(name) for name in COLUMNS}
     columns[STORE] = pa.DictionaryArray.from_arrays(np.zeros(batch.num_rows, np.int32), pa.array([store]))
     for name in ("born_timestamp", "store_timestamp"):
@@ -273,7 +272,7 @@ def _for_parquet(store: str, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _distinct(values: Numbers) -> tuple[Numbers, Numbers]:
-    """The distinct values, rising, and for each value the number of its own; quick where there is only one."""
+    """Return the distinct values, ascending, and the index of each value among them. Fast if there is only one."""
     if values.min() == values.max():
         return values[:1], np.zeros(len(values), np.int64)
     distinct, numbers = np.unique(values, return_inverse=True)

@@ -1,8 +1,8 @@
-"""Audit as a job: every promise that `mqlake check` looks at, of one store or a fleet, one row for each that is broken.
+"""Audit stores on Spark: check every promise that `mqlake check` checks, and return one row per broken one.
 
-The driver looks at names, sizes and small files, cuts the logs into parts, and lets the workers look at them and at the
-chains of index files. Then it does what `check` does, with the pieces that were looked at elsewhere in the place of
-its own: it takes each only where the one before ended. So the findings are check's, whatever a store is like.
+The driver inspects names, sizes and small files, cuts the logs into parts, and lets workers inspect the parts and the
+chains of index files. Then it walks each store as `check` does, with the workers' pieces instead of its own. It accepts
+a piece only if it begins where the one before ended. So the findings are those of `check` for any store.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import pyarrow as pa
 
 from mqlake.codec.queue_entry import ENTRY_SIZE
 from mqlake.config import StoreConfig
+from mqlake.inspect.check import CheckReport, Examination
+from mqlake.inspect.check_index import Chains, ChainWork, look_at_chains
+from mqlake.inspect.findings import Finding
+from mqlake.inspect.piece import GRID, How, Part, Piece, look_at_part
 from mqlake.spark.jobs.answers import answers
 from mqlake.spark.jobs.rebuild import part_size_for
 from mqlake.spark.plan import expand
-from mqlake.store.check import CheckReport, Examination
-from mqlake.store.check_index import Chains, ChainWork, look_at_chains
-from mqlake.store.findings import Finding
 from mqlake.store.opening import find_store
-from mqlake.store.piece import GRID, How, Part, Piece, look_at_part
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,7 +46,7 @@ FINDINGS = pa.schema(
         pa.field("remedy", pa.string(), nullable=False),
     ]
 )
-"""A finding: where it is, as place in a file and, of the log and of queues, as what it is to a reader."""
+"""A finding: its place in a file and, for the log and for queues, its offset as readers see it."""
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Work = tuple[int, How, Part | ChainWork]
@@ -56,7 +56,7 @@ Answer = list[Piece] | Chains | None
 def audit(
     spark: SparkSession, stores: Paths, *, config: StoreConfig | None = None, part_size: int | None = None
 ) -> DataFrame:
-    """One row for each broken promise of these stores: folders, or patterns that name some. Nothing is written."""
+    """Return one row for each broken promise of these stores. Paths may be patterns. Writes nothing."""
     table = pa.concat_tables(
         findings_table(report) for report in reports(spark, stores, config=config, part_size=part_size)
     )
@@ -71,7 +71,7 @@ def reports(
     part_size: int | None = None,
     grid: int = GRID,
 ) -> list[CheckReport]:
-    """What `mqlake.check` reports, store by store."""
+    """Return what `mqlake.check` reports, store by store."""
     paths = [stores] if isinstance(stores, (str, os.PathLike)) else stores
     layouts = [
         find_store(path, read_only=True, create=False) for path in expand(tuple(os.fspath(path) for path in paths))
@@ -80,18 +80,18 @@ def reports(
     size = part_size or part_size_for(sum(one.size for one in examined))
     chains: list[Work] = [(at, one.how, work) for at, one in enumerate(examined) for work in one.chain_works()]
     parts: list[Work] = [(at, one.how, part) for at, one in enumerate(examined) for part in one.parts(size)]
-    works = [*chains, *parts]  # the chains of a large index take longest
+    works = [*chains, *parts]  # the chains of a large index take longest, so they start first
     return put_together(examined, zip(works, answers(spark, works, look), strict=True))
 
 
 def look(work: Work) -> Answer:
-    """In a worker: what one task looks at."""
+    """Inspect what one task was given. Runs in a worker."""
     _, how, what = work
     return look_at_part(how, what) if isinstance(what, Part) else look_at_chains(what)
 
 
 def put_together(examined: list[Examination], found: Iterable[tuple[Work, Answer]]) -> list[CheckReport]:
-    """Check's own walk over each store, with what was looked at already."""
+    """Walk each store as `check` does, with the pieces that were inspected already."""
     pieces: dict[int, list[Piece]] = defaultdict(list)
     chains: dict[int, dict[str, Chains]] = defaultdict(dict)
     for (number, _, what), answer in found:
@@ -103,7 +103,7 @@ def put_together(examined: list[Examination], found: Iterable[tuple[Work, Answer
 
 
 def findings_table(report: CheckReport) -> pa.Table:
-    """The findings of one store as rows."""
+    """Return the findings of one store as rows."""
     return table_of(str(report.path), report.findings)
 
 
@@ -124,11 +124,11 @@ def _row(store: str, finding: Finding) -> dict[str, Any]:
 
 
 def _place(finding: Finding) -> dict[str, Any]:
-    """What a place in a file is to a reader: an offset of the log, or a number of a queue."""
+    """Return the place of a finding as readers see it: a physical offset, or a queue and a queue offset."""
     parts = Path(finding.file).parts
     start = int(parts[-1]) if parts[-1].isdigit() else None
     if parts[0] == "commitlog" and finding.offset is not None and start is not None:
-        missing = finding.what == "file-missing"  # then the offset is the log's
+        missing = finding.what == "file-missing"  # then the offset is a physical one
         return {"physical_offset": finding.offset if missing else start + finding.offset}
     if parts[0] == "consumequeue" and len(parts) >= 3 and parts[2].isdigit():
         number = None

@@ -1,8 +1,8 @@
-"""Compaction: small files of one topic and day become large ones, in the order of the log.
+"""Compact a lake: merge small files of one topic and day into large ones, in log order.
 
-One commit swaps them. The old files stay for a while, for those who read them (`lake.vacuum`). Index files are merged
-too, sorted anew by hash; and those of statistics and findings, one behind the other. Files that other files cover are
-never read twice: a version of the lake has the old ones or the new ones.
+One commit swaps them. The old files stay for the grace time, for their readers (`lake.vacuum`). Index files are merged
+and sorted by hash again; files of statistics and findings are concatenated. No row is read twice: a version of the lake
+has either the old files or the new ones.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ TASKS_A_COMMIT = 64
 
 @dataclass(frozen=True)
 class Compacted:
-    """What a compaction did."""
+    """The result of a compaction."""
 
     files_before: int
     files_after: int
     bytes_before: int
     bytes_after: int
     deleted: int
-    """Files of earlier ones, and of killed tasks, that are off the disk now."""
+    """Files of earlier compactions and of killed tasks that were deleted from disk."""
 
 
 @dataclass(frozen=True)
 class Merge:
-    """Files that become one."""
+    """Files to merge into one."""
 
     identity: str
     files: tuple[LakeFile, ...]
 
 
 def compact(spark: SparkSession, lake: str, *, target_bytes: int = TARGET_BYTES, grace_s: float = GRACE_S) -> Compacted:
-    """Merge what is smaller than half of `target_bytes`; delete what was replaced more than `grace_s` ago."""
+    """Merge files smaller than half of `target_bytes`. Delete files that were replaced more than `grace_s` ago."""
     opened = Lake.open(lake)
     with opened.lock():
         deleted = vacuum(opened, grace_s)
@@ -71,7 +71,7 @@ def compact(spark: SparkSession, lake: str, *, target_bytes: int = TARGET_BYTES,
 
 
 def plan_merges(lake: Lake, target_bytes: int) -> Iterator[Merge]:
-    """Neighbours of one topic and day of a store, none of them large, together not above the target."""
+    """Yield adjacent small files of one topic and day of a store whose total size is within the target."""
     snapshot = lake.snapshot()
     for table in TABLES.values():
         files = sorted(snapshot.files(table), key=_place)
@@ -97,12 +97,15 @@ def _place(file: LakeFile) -> tuple[str, str, str, int]:
 
 
 def _follows(before: LakeFile, file: LakeFile) -> bool:
-    """But for messages, a file says that its whole range went through a stage: what lies between two did not."""
+    """Return whether two files may be merged.
+
+    A file of any table but messages says that its whole range went through a stage. A gap between two files did not.
+    """
     return file.table == "messages" or before.end == file.start
 
 
 def merge_files(lake: str, merge: Merge) -> pa.Table:
-    """In a worker: read the files as they were committed, write one."""
+    """Read the files, check that they are as committed, and write one. Runs in a worker."""
     root = Path(lake)
     for file in merge.files:
         for finding in check_file(root, file):
@@ -133,7 +136,7 @@ def _merge_messages(root: Path, merge: Merge) -> LakeFile:
 
 
 def _row_groups(root: Path, files: Sequence[LakeFile]) -> Iterator[pa.Table]:
-    """The rows of the files, in their order, in pieces of the size of a row group."""
+    """Yield the rows of the files, in order, in tables of the size of a row group."""
     held: list[pa.Table] = []
     texts = [field.name for field in IN_FILES if pa.types.is_dictionary(field.type)]
     for file in files:
@@ -155,7 +158,7 @@ def _merge_index(root: Path, merge: Merge) -> LakeFile:
 
 
 def _merge_rows(root: Path, merge: Merge) -> LakeFile:
-    """Rows that stand for themselves, or add up."""
+    """Concatenate rows that are independent or that add up."""
     first, last = merge.files[0], merge.files[-1]
     rows = pa.concat_tables([pq.read_table(root / file.path) for file in merge.files])
     path = table_path(first.table, merge.identity, first.start, last.end)

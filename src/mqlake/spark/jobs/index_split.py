@@ -1,8 +1,8 @@
-"""In a worker: one split of a log -> the file of the lake's key index about it.
+"""Write the lake's key index of one split of a log. Runs in a worker.
 
-What is entered is what dispatch enters into the store's own index: for each key of a message, and for its client id
-(UNIQ_KEY), the hash of `topic#key`, with the record's place and store time. Rows are sorted by hash, so a look-up reads
-few row groups; it then compares the key itself in the message (`lake.find`).
+The entries are those that dispatch puts into the store's own index: for each key of a message, and for its client id
+(UNIQ_KEY), the hash of `topic#key` with the record's offset and store time. Rows are sorted by hash, so a look-up reads
+few row groups. It then compares the key itself in the message (`lake.find`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ STEP_BYTES = 8 << 20
 
 
 def index_split(lake: str, member: Member, split: Split) -> pa.Table:
-    """Write the index of a split, be it empty: what has no file was not indexed."""
+    """Write the index of a split, even if it is empty: a range without a file counts as not indexed."""
     keys = np.concatenate([np.empty(0, KEY), *IndexScan(WHOLE_LOG, split, ("size",)).keys()])
     file = write_index(Path(lake), member.name, member.identity, split.start, split.end, keys)
     return done([file])
 
 
 class IndexScan(SplitScan):
-    """Walks a split as dispatch does."""
+    """Walk a split as dispatch does."""
 
     def keys(self) -> list[np.ndarray]:
         found, offset = [], self._split.start
@@ -41,13 +41,12 @@ class IndexScan(SplitScan):
             stretch = self._stretch(offset, self._split.end)
             at = stretch.position
             while at < stretch.end:
-                at, status, _, keys, *_ = dispatch_records(
-                    stretch.data, at, stretch.end, stretch.log_start, STEP_BYTES, (), True, False
-                )
-                found.append(np.frombuffer(keys, KEY))
-                if status == BLANK:
+                step = dispatch_records(stretch.data, at, stretch.end, stretch.log_start, STEP_BYTES, (), True, False)
+                found.append(np.frombuffer(step.keys, KEY))
+                at = step.position
+                if step.why == BLANK:
                     at = stretch.end
-                elif status != REACHED_END:
-                    at = next_whole(stretch, at, status, True)
+                elif step.why != REACHED_END:
+                    at = next_whole(stretch, at, step.why, True)
             offset = stretch.log_start + stretch.end
         return found

@@ -1,16 +1,16 @@
-"""What a query needs of the view `messages`: columns and options, read off the plan that Spark's optimizer made of it.
+"""Find out which columns and rows of the view `messages` a query needs, from Spark's optimized plan.
 
-Spark does not tell a Python source which columns and rows a query needs. But its optimized plan does: right above each
-read stand the projection and the filter that it wants, and nothing above them sees more. So
+Spark does not tell a Python source which columns and rows a query needs, but its optimized plan shows it. The
+projection and the filter stand right above each read, and nothing above them sees more. So
 
-- a column that neither names cannot change the answer, whatever it holds: the view gives a constant in its place, of
-  the same name, type and nullability, so that the query means what it meant;
-- a row for which the filter does not hold cannot change it either: what of the filter can be said in options is
-  (`predicate.py`), and the filter stays in the query. Only options that a scan decides row by row are taken: times,
-  queues' files and the index narrow a read by what is usually so, and here nobody asked for that.
+- a column that neither of them names cannot change the result, whatever it holds. The view returns a constant instead,
+  with the same name, type and nullability, so the query keeps its meaning;
+- a row that fails the filter cannot change the result either. Parts of the filter become options (`predicate.py`), and
+  the filter stays in the query. Only options that a scan decides row by row are used. Times, queue files and the index
+  narrow a read by assumptions that usually hold, and here the user did not ask for those.
 
-Where the plan has another shape nothing is narrowed. A query that reads the view several times gets the columns of all
-its reads, and options only where there is one read: they would be those of all.
+If the plan has another shape, nothing is narrowed. A query that reads the view several times gets the columns of all
+its reads. It gets options only if it has one read, because they would apply to all reads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mqlake.spark.topics import is_internal
 
 RELATION = "DataSourceV2ScanRelation"
 SHOWN = "RelationV2["
-"""What such a node looks like in a plan's text."""
+"""How such a node appears in the text of a plan."""
 EXACT = ("topics", "tags", "queues", "keys", "startOffset", "endOffset", "failOnDataLoss")
 COMPARISONS = {
     "EqualTo": "=",
@@ -42,12 +42,12 @@ COMPARISONS = {
 }
 TURNED = {"=": "=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
 CHEAPEST = "size"
-"""Is read where a query needs no column at all."""
+"""Read if a query needs no column at all."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a query needs of the source."""
+    """What a query needs from the source."""
 
     columns: frozenset[str]
     options: dict[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ EVERYTHING = Need(frozenset(DEFAULT_COLUMNS))
 
 
 def need_of(query: DataFrame) -> Need | None:
-    """What a query needs of mqlake sources: EVERYTHING where that cannot be told, None where it has none."""
+    """Return what a query needs from mqlake sources: EVERYTHING if that is unknown, None if it reads none."""
     if not hasattr(query, "_jdf"):  # Spark Connect
         return EVERYTHING
     plan = query._jdf.queryExecution().optimizedPlan()
@@ -66,23 +66,23 @@ def need_of(query: DataFrame) -> Need | None:
         return None
     reads = list(_reads(plan, []))
     known = [read for read in reads if read is not None]
-    if len(known) != shown:  # one has another shape, or is where the walk does not come to
+    if len(known) != shown:  # one has another shape, or the walk does not reach it
         return EVERYTHING
     columns = frozenset(name for seen, _ in known for name in seen)
     return Need(columns, _options(known[0][1]) if len(known) == 1 else {})
 
 
 def _options(conditions: list[Any]) -> dict[str, str]:
-    """What the conjuncts of a filter let a scan leave out, row by row."""
+    """Return the options implied by the conjuncts of a filter that a scan decides row by row."""
     where = " and ".join(text for condition in conditions if (text := _text(condition)) is not None)
     options = {name: text for name, text in options_of(where, "UTC").items() if name in EXACT}
     if any(is_internal(topic) for topic in json.loads(options.get("topics", "[]"))):
-        del options["topics"]  # to name such a topic is to ask for it, and the view has none of them
+        del options["topics"]  # naming such a topic would include it, but the view has no internal topics
     return {**options, "via": "scan"} if options else {}
 
 
 def _reads(node: Any, above: list[Any]) -> Iterator[tuple[set[str], list[Any]] | None]:
-    """For each read of ours below a node: the columns it is asked for and the conjuncts of its filter, or None."""
+    """Yield, for each of our reads below a node, its columns and the conjuncts of its filter; None if unknown."""
     if _kind(node) == RELATION:
         if node.relation().table().name() == "mqlake":
             yield _asked(node, above)
@@ -94,7 +94,7 @@ def _reads(node: Any, above: list[Any]) -> Iterator[tuple[set[str], list[Any]] |
 
 
 def _asked(relation: Any, above: list[Any]) -> tuple[set[str], list[Any]] | None:
-    """Filters, then a projection or an aggregate: these name all that is seen of the relation."""
+    """Return what the nodes above a relation see of it: filters, then a projection or an aggregate, or None."""
     columns = {attribute.exprId().id(): attribute.name() for attribute in _items(relation.output())}
     seen: set[str] = set()
     conditions: list[Any] = []
@@ -114,11 +114,11 @@ def _conjuncts(condition: Any) -> list[Any]:
     return [condition]
 
 
-# ---- expressions of Spark as texts that `predicate.py` understands
+# ---- Spark expressions as texts that `predicate.py` understands
 
 
 def _text(expression: Any) -> str | None:
-    """A conjunct as SQL, or None where it is of no use or cannot be written plainly."""
+    """Return a conjunct as SQL. None if it is of no use or cannot be written unambiguously."""
     kind, parts = _kind(expression), _items(expression.children())
     if kind in COMPARISONS:
         sign, (left, right) = COMPARISONS[kind], parts
@@ -140,7 +140,7 @@ def _column(expression: Any) -> str | None:
 
 
 def _literal(expression: Any) -> str | None:
-    """A literal that has one meaning however it is read; times are in microseconds, and in UTC here."""
+    """Return a literal with only one possible meaning, else None. Times are in microseconds, and in UTC here."""
     if _kind(expression) != "Literal" or expression.value() is None:
         return None
     kind, value = expression.dataType().simpleString(), expression.value()
@@ -163,7 +163,7 @@ def _kind(node: Any) -> str:
 
 
 def _items(sequence: Any) -> list[Any]:
-    """The items of a Scala sequence."""
+    """Return the items of a Scala sequence."""
     return [sequence.apply(number) for number in range(sequence.size())]
 
 
@@ -171,7 +171,7 @@ def _items(sequence: Any) -> list[Any]:
 
 
 def narrowed(spark: SparkSession, paths: list[str], need: Need) -> DataFrame:
-    """The source with what is needed of it: a constant stands in the place of every other column."""
+    """Read what is needed from the source. Every other column is a constant."""
     schema = spark_schema(DEFAULT_COLUMNS)
     wanted = [name for name in schema.names if name in need.columns]
     given = {"columns": json.dumps(wanted or [CHEAPEST]), **need.options}
@@ -182,7 +182,7 @@ def narrowed(spark: SparkSession, paths: list[str], need: Need) -> DataFrame:
 
 
 def _constant(field: StructField) -> Column:
-    """Any value that the column could have: a null only where it may be null."""
+    """Return any valid value of the column. It is null only if the column is nullable."""
     kind = field.dataType
     if field.nullable:
         return F.lit(None).cast(kind)

@@ -1,10 +1,10 @@
 """The pipeline: check -> archive -> index -> stats, as one streaming query over the logs of any number of stores.
 
-A batch is a byte range of each log. Workers take their ranges through all stages; then one commit of the lake's
-manifest makes everything count at once, and the stores' gates move behind it. The manifest decides what is done: a
-batch that Spark runs again finds its ranges there and writes nothing, and a checkpoint that the lake contradicts is
-left for a new one, which begins where the lake ends. So no kill, of the driver or of a worker, loses a record or takes
-it in twice. The lake is locked as long as the pipeline runs.
+A batch is a byte range of each log. Workers take their ranges through all stages. Then one commit of the lake's
+manifest makes everything count at once, and the stores' gates move. The manifest alone decides what is done. A batch
+that Spark repeats finds its ranges in the manifest and writes nothing. A checkpoint that contradicts the lake is
+replaced by a new one that begins where the lake ends. So no kill, of the driver or of a worker, loses a record or
+archives it twice. The lake is locked while the pipeline runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from mqlake.spark.jobs.archive import prepare
 from mqlake.spark.jobs.ranges import MqlakeRanges, ranges_of
 from mqlake.spark.jobs.stages import STAGES, Work, part_of, run_stages, seconds_of
 from mqlake.spark.jobs.tasks import run_tasks
-from mqlake.spark.offsets import places_told, positions_of
+from mqlake.spark.offsets import positions_of, reported_positions
 from mqlake.spark.options import size_of
 from mqlake.spark.plan import expand
 from mqlake.store.opening import find_store
@@ -49,7 +49,7 @@ UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 @dataclass(frozen=True)
 class Batch:
-    """What one batch did."""
+    """The result of one batch."""
 
     number: int
     bytes: int
@@ -60,7 +60,7 @@ class Batch:
 
 
 Told = Callable[[Batch, Notes], object]
-"""Called after each batch that had something to do."""
+"""Called after each batch that processed something."""
 
 
 def pipeline(
@@ -77,9 +77,9 @@ def pipeline(
     told: Told | None = None,
     stop: threading.Event | None = None,
 ) -> Notes:
-    """Run until all that is there now is in the lake (`once`), or until `stop` is set; what was done.
+    """Run until everything that exists now is in the lake (`once`), or until `stop` is set. Return the run's notes.
 
-    It ends between two batches. Where a batch fails, the error is noted in the lake and raised.
+    The pipeline stops between two batches. If a batch fails, the error is noted in the lake and raised.
     """
     pause_ms = milliseconds(every)
     sizes = {"splitSize": size_of("split_size", split_size), "maxBytesPerTrigger": size_of("batch_bytes", batch_bytes)}
@@ -105,13 +105,13 @@ def milliseconds(every: str) -> int:
 
 
 def has_log(path: Path) -> bool:
-    """A store that has just been made has none; it is taken in with its first message."""
+    """Return whether a store has a log. A new store has none; it joins with its first message."""
     folder = Layout(path).commit_log
     return not folder.is_dir() or bool(list_files(folder))
 
 
 class Pipeline:
-    """A run. Batches come on a thread of Spark's, one after the other."""
+    """One run. Spark calls it on a thread of its own, one batch after the other."""
 
     def __init__(self, spark: SparkSession, lake: Lake, members: dict[str, Member], told: Told) -> None:
         self._spark, self._lake, self._members, self._told = spark, lake, members, told
@@ -121,7 +121,7 @@ class Pipeline:
         self.notes = Notes(started=now_ms())
 
     def start(self, options: Mapping[str, str], pause_ms: int | None) -> StreamingQuery:
-        """Begin where the lake ends, or go on with the checkpoint, where it has no more than the lake."""
+        """Resume from the checkpoint if it agrees with the lake, else begin where the lake ends."""
         checkpoint = self._lake.own / CHECKPOINT
         if not agrees(checkpoint, self._members.values()):
             shutil.rmtree(checkpoint, ignore_errors=True)
@@ -137,10 +137,10 @@ class Pipeline:
         return writer.trigger(processingTime=f"{pause_ms} milliseconds").start()
 
     def until(self, query: StreamingQuery, stop: threading.Event) -> Notes:
-        """Wait for the end, and note what the query tells meanwhile."""
+        """Wait for the end of the query, and note its progress meanwhile."""
         seen = None
         try:
-            while not query.awaitTermination(POLL_S):  # type: ignore[arg-type]  # a part of a second is taken, too
+            while not query.awaitTermination(POLL_S):  # type: ignore[arg-type]  # fractions of a second work too
                 progress = query.lastProgress
                 if progress is not None and (progress["batchId"], progress["timestamp"]) != seen:
                     seen = progress["batchId"], progress["timestamp"]
@@ -171,8 +171,10 @@ class Pipeline:
         return self.notes
 
     def _refusal(self) -> StoreError | None:
-        """Why the next run would not begin: that a store is gone, replaced, or cleaned too early is told with what to
-        do about it, and not as the first task that came upon it told it."""
+        """Return why the next run would be refused: a store is gone, replaced, or was cleaned too early.
+
+        This error says what to do, unlike the error of the first task that noticed.
+        """
         try:
             admit(self._lake, [Path(path) for path in self._members], add_store=True)
         except StoreError as reason:
@@ -180,7 +182,7 @@ class Pipeline:
         return None
 
     def _look_at(self, progress: Any) -> None:
-        latest = places_told(progress["sources"][0]["latestOffset"])
+        latest = reported_positions(progress["sources"][0]["latestOffset"])
         self._note({self._members[path].name: end for path, end in latest.items() if path in self._members})
 
     def _note(self, latest: Mapping[str, int] | None = None) -> None:
@@ -189,19 +191,19 @@ class Pipeline:
             self.notes.settle(self._lake.snapshot())
             self.notes.save(self._lake)
 
-    # ---- a batch
+    # ---- batches
 
     def batch(self, rows: DataFrame, batch_id: int) -> None:
-        """Take the ranges of a batch through all stages, and commit them."""
+        """Take the ranges of a batch through all stages and commit them."""
         with self._between_batches:
             if self._ends:
-                raise InterruptedError("the pipeline ends")
+                raise InterruptedError("the pipeline is stopping")
             works = self._not_done(ranges_of(rows))
             if works:
                 self._take(works, batch_id)
 
     def _not_done(self, ranges: Iterable[Any]) -> list[Work]:
-        """What the lake does not have of these ranges: none of a batch that is run again behind its commit."""
+        """Return what the lake lacks of these ranges. Nothing if a batch is repeated after its commit."""
         found: list[Work] = []
         ends: dict[str, int] = {}
         for part in ranges:
@@ -217,7 +219,7 @@ class Pipeline:
         return found
 
     def _end_of(self, path: str) -> int:
-        """Up to where the lake has a store, which must still be the one that the lake has."""
+        """Return the end of what the lake has of a store. Raises WrongLake if the store is no longer the same."""
         if path not in self._members:
             [member] = admit(self._lake, [Path(path)], add_store=True)
             self._members[path] = prepare(self._lake, member)
@@ -243,7 +245,7 @@ class Pipeline:
 
 
 def agrees(checkpoint: Path, members: Iterable[Member]) -> bool:
-    """A query that goes on with this checkpoint reads all that the lake does not have, of just these stores."""
+    """Return whether a query that resumes from this checkpoint reads all that the lake lacks, of just these stores."""
     try:
         number = max(int(path.name) for path in (checkpoint / "offsets").iterdir() if path.name.isdigit())
         done = (checkpoint / "commits" / str(number)).exists()
@@ -257,13 +259,13 @@ def agrees(checkpoint: Path, members: Iterable[Member]) -> bool:
 
 
 def _positions(checkpoint: Path, number: int) -> dict[str, int]:
-    """The position at the end of a batch, as Spark keeps it: the last line of the batch's file."""
+    """Return the position at the end of a batch, which Spark keeps in the last line of the batch's file."""
     last = (checkpoint / "offsets" / str(number)).read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
     return positions_of(json.loads(last)) or {}
 
 
 def failure(text: str) -> tuple[str | None, str]:
-    """The stage that failed, if it was one, and the sentence that matters of what Spark says."""
+    """Return the stage that failed, if any, and the relevant sentence of Spark's error."""
     found = re.findall(r"^(?:mqlake\.errors\.)?(\w+: .+)$", text, re.MULTILINE)
     sentence = found[-1] if found else text.strip().split("\n")[0]
     stage = re.match(rf"StageFailed: ({'|'.join(STAGES)}) of ", sentence)

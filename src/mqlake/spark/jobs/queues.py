@@ -1,7 +1,7 @@
-"""The queues of a store, and how far consumers are behind their ends: one store a task, a row a queue.
+"""The queues of a store and the lag of its consumers: one task per store, one row per queue.
 
-Both are what the store says at the moment it is looked at, so unlike the counts of `stats_rows.py` they do not add up:
-they are taken anew each time.
+Both are the store's state at one moment. Unlike the counts of `stats_rows.py` they do not add up, so they are taken
+again each time.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pyarrow as pa
 from mqlake import MessageStore
 from mqlake.errors import StoreError
 from mqlake.files.layout import Layout
+from mqlake.inspect.consumer_offsets import consumer_offsets
 from mqlake.spark.plan import expand
-from mqlake.store.consumer_offsets import consumer_offsets
 
 TIME = pa.timestamp("us", "UTC")
 QUEUES = pa.schema(
@@ -24,9 +24,9 @@ QUEUES = pa.schema(
         pa.field("topic", pa.string(), nullable=False),
         pa.field("queue_id", pa.int32(), nullable=False),
         pa.field("min_offset", pa.int64(), nullable=False),
-        pa.field("max_offset", pa.int64(), nullable=False),  # the next message's, as in RocketMQ
+        pa.field("max_offset", pa.int64(), nullable=False),  # the offset of the next message, as in RocketMQ
         pa.field("entries", pa.int64(), nullable=False),
-        pa.field("first_time", TIME),  # store times of the first and last message; null where there is none
+        pa.field("first_time", TIME),  # store times of the first and last message; null if there is none
         pa.field("last_time", TIME),
     ]
 )
@@ -38,19 +38,19 @@ LAG = pa.schema(
         pa.field("queue_id", pa.int32(), nullable=False),
         pa.field("consumer_offset", pa.int64(), nullable=False),
         pa.field("max_offset", pa.int64(), nullable=False),
-        pa.field("lag", pa.int64(), nullable=False),  # messages that the group has still to consume
-        pa.field("waiting_since", TIME),  # store time of the first of them; null where none waits, or it is gone
+        pa.field("lag", pa.int64(), nullable=False),  # messages that the group has not yet consumed
+        pa.field("waiting_since", TIME),  # store time of the first of them; null if none waits or it is gone
     ]
 )
 
 
 def stores_of(paths: tuple[str, ...]) -> list[str]:
-    """The stores that paths and patterns name."""
+    """Return the stores that paths and patterns name."""
     return [str(path) for path in expand(paths)]
 
 
 def queues_of(path: str) -> pa.Table:
-    """The queues of one store."""
+    """Return the queues of one store."""
     found = []
     with MessageStore.open(path, read_only=True) as store:
         for topic in store.topics():
@@ -63,7 +63,7 @@ def queues_of(path: str) -> pa.Table:
 
 
 def lag_of(path: str) -> pa.Table:
-    """How far each consumer group is behind the queues of one store; queues that are gone are left out."""
+    """Return how far each consumer group lags in the queues of one store. Deleted queues are left out."""
     offsets = consumer_offsets(Layout(Path(path)))
     found = []
     with MessageStore.open(path, read_only=True) as store:
@@ -77,7 +77,7 @@ def lag_of(path: str) -> pa.Table:
 
 
 def _store_time(store: MessageStore, topic: str, queue_id: int, offset: int) -> int | None:
-    """When a message was stored, in microseconds; None where it cannot be read."""
+    """Return when a message was stored, in microseconds. None if it cannot be read."""
     try:
         messages = store.read(topic, queue_id=queue_id, start=offset, limit=1)
     except StoreError:

@@ -1,7 +1,7 @@
-"""A stream of byte ranges: the splits of each batch as rows, and no message in them.
+"""A stream of byte ranges: the rows of a batch are its splits, without messages.
 
-For the pipeline, whose workers take the messages from the log themselves. Positions, limits and cuts are those of the
-stream of messages (`stream.py`); a batch is one task, which hands over the few rows.
+The pipeline uses it; its workers read messages from the log themselves. Positions, limits and cuts are those of the
+stream of messages (`stream.py`). A batch is one task, which returns the few rows.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ RANGES = pa.schema(
 
 
 class Range(NamedTuple):
-    """What one task of the pipeline takes."""
+    """What one task of the pipeline processes."""
 
     split: Split
     queues: bool
-    """The store's own queues and index can be held against it."""
+    """Whether the store's queues and index are valid, so that the range can be checked against them."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class RangesOfBatch(InputPartition):
 
 
 class MqlakeRanges(DataSource):
-    """`spark.readStream.format("mqlake_ranges")`, once it is registered."""
+    """`spark.readStream.format("mqlake_ranges")`, after it is registered."""
 
     @classmethod
     def name(cls) -> str:
@@ -61,7 +61,7 @@ class MqlakeRanges(DataSource):
 
 
 class RangeReader(MqlakeStreamReader):
-    """The stream of messages, but for what a batch's rows are."""
+    """The stream of messages, but with splits as rows."""
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         splits = [split for split in super().partitions(start, end) if isinstance(split, Split)]
@@ -77,6 +77,6 @@ class RangeReader(MqlakeStreamReader):
 
 
 def ranges_of(rows: DataFrame) -> list[Range]:
-    """The ranges of a batch, in the order of each log."""
+    """Return the ranges of a batch, in the order of each log."""
     found = sorted(rows.collect(), key=lambda row: (row["store"], row["start"]))
     return [Range(Split(**{k: v for k, v in row.asDict().items() if k != "queues"}), row["queues"]) for row in found]

@@ -1,7 +1,7 @@
-"""Rebuild as a job: the log harvested part by part, then queues and index files made, one task each or a few.
+"""Rebuild queues and index on Spark: read the log part by part, then write the files, one or a few per task.
 
-Only places travel: what a task found, and where in the staging files it lies. The driver chains the pieces, which
-proves that every byte of the log is in exactly one, and decides nothing that dispatch would not.
+Only places pass through the driver: what a task found, and where it is in the staging files. The driver chains the
+pieces, which proves that every byte of the log is in exactly one of them. It decides nothing that dispatch would not.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from mqlake.config import StoreConfig
+from mqlake.inspect.assemble import build
+from mqlake.inspect.harvest import harvest
+from mqlake.inspect.rebuild import Rebuild, Rebuilt
 from mqlake.spark.jobs.answers import answers
-from mqlake.store.assemble import build
-from mqlake.store.harvest import harvest
-from mqlake.store.rebuild import Rebuild, Rebuilt
 
 SMALLEST_PART, LARGEST_PART = 16 << 20, 128 << 20
 PARTS_A_CORE = 2
@@ -31,9 +31,10 @@ def rebuild(
     config: StoreConfig | None = None,
     part_size: int | None = None,
 ) -> Rebuilt:
-    """Build a store's consume queues and key index from its log, in the place of those it has, or in the folder `out`.
+    """Build a store's consume queues and key index from its log, instead of those it has, or in the folder `out`.
 
-    In place the store must be closed: StoreLocked where a process writes it. `part_size`: bytes of the log for a task.
+    Without `out` the store must be closed: StoreLocked is raised if a process writes to it. `part_size` is the number
+    of log bytes per task.
     """
     target = None if out is None else Path(out).absolute()
     with Rebuild(Path(store).absolute(), target, config or StoreConfig()) as job:
@@ -44,6 +45,6 @@ def rebuild(
 
 
 def part_size_for(total: int) -> int:
-    """Bytes a part: enough parts to keep every core busy, none so small that starting its task costs more."""
+    """Return the bytes per part: enough parts to keep all cores busy, none so small that starting a task dominates."""
     wanted = PARTS_A_CORE * (os.cpu_count() or 1)
     return max(SMALLEST_PART, min(LARGEST_PART, -(-total // wanted)))

@@ -1,11 +1,11 @@
-"""Replay: an archive -> a new store, in the order of the log that was archived.
+"""Replay an archive into a new store, in the order of the archived log.
 
-A task takes a byte range of the old log, reads the rows that began in it from whatever files have them, sorts them by
-their old offset, packs and stages them; the driver appends what was staged, step by step. Compressed bodies are in the
-archive as they were before, so their flag goes. What a record does not know, its place, is new.
+A task takes a byte range of the old log, reads the rows that begin in it from whatever files hold them, sorts them by
+their old offset, packs them and stages them. The driver appends what was staged, step by step. The archive holds bodies
+decompressed, so the compression flag is cleared. A record does not contain its place in the log; that is new.
 
-The store is made beside its place, under another name, and gets its own when it is whole: a kill leaves no half store,
-and the next replay to the same place begins anew.
+The store is built next to its target under another name and renamed when it is complete. So a kill leaves no partial
+store, and the next replay to the same target starts over.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,9 @@ import pyarrow.compute as pc
 from mqlake.config import RECORD_OVERHEAD, StoreConfig
 from mqlake.errors import InvalidConfig, InvalidMessage
 from mqlake.files.layout import Layout
+from mqlake.ingest.batches import append_parts, open_when_free
+from mqlake.ingest.pack import Packer
+from mqlake.ingest.staging import Part, Staging
 from mqlake.kernel.types import KEEP_NUMBERS, KEEP_TIMES
 from mqlake.lake import MARKER, Lake, LakeFile, LakeSnapshot, StoreState
 from mqlake.lake.messages import rows_between
@@ -33,70 +37,67 @@ from mqlake.spark.jobs.replay_place import making
 from mqlake.spark.jobs.tasks import run_tasks
 from mqlake.spark.options import SourceOptions, parse_options
 from mqlake.spark.selection import Selection
-from mqlake.store.batches import append_parts, open_when_free
 from mqlake.store.opening import begin_behind_first_file, find_store, resolve
-from mqlake.store.pack import Packer
 from mqlake.store.scan import schema as scanned_schema
-from mqlake.store.staging import Part, Staging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RANGE_BYTES = 32 << 20
-"""Of the old log, for one task: its rows are sorted in memory."""
+"""Bytes of the old log per task, whose rows are sorted in memory."""
 STEP_BYTES = 4 << 30
-"""Of the old log, between two appends: so much is staged at most."""
+"""Bytes of the old log between two appends. This bounds what is staged."""
 INNER_BATCH = 0x80
 ROLLED_BACK = 0xC
 SCAR_TOPIC = "MQLAKE_SCAR"
-"""With this state a record on this topic stands for what was lost: see `store/fillers.py`."""
+"""A rolled-back record of this topic stands for what was lost: see `inspect/fillers.py`."""
 TAKEN = (
     *("topic", "queue_id", "queue_offset", "physical_offset", "flag", "sys_flag", "body_crc", "born_timestamp"),
     *("store_timestamp", "born_host", "reconsume_times", "prepared_offset", "tags", "keys", "properties", "body"),
 )
-"""Columns of the archive that a replay reads; keys and tags are among the properties, and here for the selection."""
+"""Columns that a replay reads. Keys and tags are also in the properties; the selection needs them as columns."""
 PARTS = pa.schema([pa.field("part", pa.string(), nullable=False)])
 SELECTION = ("topics", "topicsPattern", "queues", "tags", "keys", "startTime", "endTime", "startOffset", "endOffset")
 Progress = Callable[[int, int], object]
-"""Called with the bytes of the old log that are done and those that are to be."""
+"""Called with the bytes of the old log processed so far and the total."""
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a replay made."""
+    """The result of a replay."""
 
     path: Path
     store: str
-    """Which store of the lake it is from."""
+    """The store of the lake that was replayed."""
     start: int
     end: int
-    """The range of the old log that was replayed."""
+    """The end of the replayed range of the old log."""
     rows: int
     log_bytes: int
 
 
 @dataclass(frozen=True)
 class Range:
-    """What one task does."""
+    """What one task replays."""
 
     number: int
     start: int
     end: int
     files: tuple[LakeFile, ...]
     lost: tuple[int, ...]
-    """Where the log was damaged when it was archived."""
+    """Offsets at which the log was damaged when it was archived."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What all tasks of a replay know."""
+    """What all tasks of a replay share."""
 
     lake: str
     target: str
     config: StoreConfig
     options: SourceOptions
     keep: int
-    """What records keep of their own (`kernel.types`)."""
+    """Which fields records keep (`kernel.types`)."""
 
 
 def replay(
@@ -112,11 +113,11 @@ def replay(
     progress: Progress | None = None,
     **selection: object,
 ) -> Replayed:
-    """Make a new store of the archived messages of a store, or of those that a selection names.
+    """Build a new store from the archived messages of a store, or from those that a selection names.
 
-    `selection` are options of the source: topics, topicsPattern, queues, tags, keys, startTime, endTime, startOffset,
-    endOffset. Queue ids stay; numbers too with `keep_queue_offsets`: queues then begin at the first number that was
-    replayed, and numbers that are missing have no message. Without it each queue counts from 0.
+    `selection` takes options of the source: topics, topicsPattern, queues, tags, keys, startTime, endTime, startOffset,
+    endOffset. Queue ids stay. With `keep_queue_offsets` queue offsets stay too: each queue begins at its first replayed
+    queue offset, and missing queue offsets have no message. Without it each queue counts from 0.
     """
     options = _options(lake, selection, include_internal=include_internal)
     opened = Lake.open(lake)
@@ -143,7 +144,7 @@ def _options(lake: str, selection: dict[str, object], *, include_internal: bool)
     }
     options = parse_options({"path": lake, "includeInternal": str(include_internal).lower(), **texts})
     if waiting := WAITING_TOPICS.intersection(options.topics or ()):
-        expected = "other topics: what waits there names places of the old log, and would be delivered again"
+        expected = "other topics: messages waiting there name offsets of the old log, and would be delivered again"
         raise InvalidConfig("topics", ", ".join(sorted(waiting)), expected)
     return options
 
@@ -157,7 +158,7 @@ def _state(lake: Lake, snapshot: LakeSnapshot, store: str | None) -> StoreState:
 
 
 def _ranges(snapshot: LakeSnapshot, state: StoreState, options: SourceOptions) -> list[Range]:
-    """The old log, cut anywhere, each part with the files that may have a row of it."""
+    """Cut the old log anywhere, and return each part with the files that may have rows of it."""
     start = max(state.start, options.start_offset or 0)
     end = min(state.end, options.end_offset if options.end_offset is not None else state.end)
     files = [file for file in snapshot.files("messages", state.name) if _may_have(options, file)]
@@ -179,29 +180,29 @@ def _may_have(options: SourceOptions, file: LakeFile) -> bool:
 
 
 def _begin(path: Path, config: StoreConfig) -> StoreConfig:
-    """The store before its first message, and its configuration."""
+    """Create the store without messages and return its configuration."""
     layout = find_store(path, read_only=False, create=True)
     resolved = resolve(layout, config)
     assert resolved.commit_log.file_size_bytes is not None
     limit = max(resolved.commit_log.max_message_bytes, resolved.commit_log.file_size_bytes - RECORD_OVERHEAD)
     resolved = replace(resolved, commit_log=replace(resolved.commit_log, max_message_bytes=limit))
-    begin_behind_first_file(layout, resolved)  # queues, light ones in any case, may begin above 0
+    begin_behind_first_file(layout, resolved)  # queues may begin above 0, light queues even with new queue offsets
     return resolved
 
 
 def _append(spark: SparkSession, job: Job, ranges: Sequence[Range], progress: Progress | None) -> tuple[int, int]:
-    """Stage and append, step by step; rows, and bytes of the new log."""
+    """Stage and append, step by step. Return the rows, and the bytes of the new log."""
     target, staging = Path(job.target), _staging(job)
     rows = size = done = 0
     total = sum(part.end - part.start for part in ranges)
     for step in _steps(ranges):
         found = run_tasks(spark, step, partial(replay_range, job), PARTS)
         parts = [Part(**json.loads(text)) for text in found.column("part").to_pylist()]
-        with open_when_free(target, job.config, 0) as store:
+        with closing(open_when_free(target, job.config, 0)) as store:
             rows += append_parts(store, staging, parts, job.keep)
-            store.wait_dispatched(3600)
+            store.catch_up(store.ends.promised, 3600, patient=True)
             _require_whole(target, store.stats().damage)
-            size = store.end_offset - store.first_offset
+            size = store.ends.visible - store.log.first_offset
         done += sum(part.end - part.start for part in step)
         if progress is not None:
             progress(done, total)
@@ -219,8 +220,8 @@ def _steps(ranges: Sequence[Range]) -> Iterator[Sequence[Range]]:
 
 def _require_whole(target: Path, damage: Sequence[tuple[int, int]]) -> None:
     if damage:
-        found = f"a number too far behind the one before it, at offset {damage[0][0]} of {target.name}"
-        raise InvalidMessage("queue_offset", found, "fewer missing numbers: replay with keep_queue_offsets=False")
+        found = f"a queue offset too far after the one before it, at offset {damage[0][0]} of {target.name}"
+        raise InvalidMessage("queue_offset", found, "fewer missing queue offsets: replay with keep_queue_offsets=False")
 
 
 def _staging(job: Job) -> Staging:
@@ -228,7 +229,7 @@ def _staging(job: Job) -> Staging:
 
 
 def replay_range(job: Job, part: Range) -> pa.Table:
-    """In a worker: the messages that began in a range, packed in their old order."""
+    """Pack the messages that begin in a range, in their old order. Runs in a worker."""
     packer = Packer(job.config.commit_log, f"[{part.start}, {part.end}) of the archived log", lights=True)
     staged = _staging(job).write(part.number, _messages(job, part), packer, durable=False)
     return pa.table([[json.dumps(asdict(staged))]], schema=PARTS)
@@ -254,7 +255,7 @@ def _messages(job: Job, part: Range) -> Iterator[pa.RecordBatch]:
 
 
 def _as_scanned(table: pa.Table) -> pa.Table:
-    """Rows of the archive as a scan gives them, in the order of the log."""
+    """Return rows of the archive as a scan would, in log order."""
     wanted = scanned_schema(TAKEN)
     return _in_order(pa.table([table.column(field.name).cast(field.type) for field in wanted], schema=wanted))
 
@@ -264,28 +265,29 @@ def _in_order(table: pa.Table) -> pa.Table:
 
 
 def _fillers(table: pa.Table, chosen: pa.Table, lost: Sequence[int]) -> pa.Table:
-    """A record of no message for each run of rows that were not chosen, and for what the log had lost: it says why
-    numbers are missing there, as `mqlake repair` says it.
+    """Return a filler record for each run of rows that were not chosen, and for each damaged range of the old log.
+
+    Fillers say why queue offsets are missing there, as `mqlake repair` does.
     """
     offsets = table.column("physical_offset").to_numpy()
     missing = ~np.isin(offsets, chosen.column("physical_offset").to_numpy())
     missing[1:] &= ~missing[:-1]  # the first of each run
-    behind = np.searchsorted(offsets, np.array(lost, np.int64)).clip(max=len(offsets) - 1)
-    rows = table.take(np.concatenate([np.flatnonzero(missing), behind]))
+    after = np.searchsorted(offsets, np.array(lost, np.int64)).clip(max=len(offsets) - 1)
+    rows = table.take(np.concatenate([np.flatnonzero(missing), after]))
     places = np.concatenate([offsets[missing], np.array(lost, np.int64)])
-    of_none: dict[str, Any] = {
+    filler: dict[str, Any] = {
         "topic": SCAR_TOPIC,
         "queue_id": 0,
         "queue_offset": 0,
         "flag": 0,
         "sys_flag": ROLLED_BACK,
     }
-    of_none |= {"reconsume_times": 0, "prepared_offset": 0, "tags": None, "keys": [], "properties": [], "body": b""}
+    filler |= {"reconsume_times": 0, "prepared_offset": 0, "tags": None, "keys": [], "properties": [], "body": b""}
     columns = [
         pa.array(places)
         if field.name == "physical_offset"
-        else pa.array([of_none[field.name]] * len(places), field.type)
-        if field.name in of_none
+        else pa.array([filler[field.name]] * len(places), field.type)
+        if field.name in filler
         else rows.column(field.name)
         for field in table.schema
     ]
@@ -293,8 +295,8 @@ def _fillers(table: pa.Table, chosen: pa.Table, lost: Sequence[int]) -> pa.Table
 
 
 def _require_single(rows: pa.Table) -> None:
-    """Batch records of RocketMQ 5 take several numbers, in queues that are only read here."""
+    """Raise InvalidMessage for batch records of RocketMQ 5: they take several offsets, in queues that are read-only."""
     inner = pc.index(pc.not_equal(pc.bit_wise_and(rows.column("sys_flag"), INNER_BATCH), 0), True).as_py()
     if inner >= 0:
         topic = rows.column("topic")[inner].as_py()
-        raise InvalidMessage("topic", repr(topic), "a topic without batch records: name the others with topics")
+        raise InvalidMessage("topic", repr(topic), "a topic without batch records: use topics to name only others")

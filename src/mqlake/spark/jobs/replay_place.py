@@ -1,8 +1,8 @@
-"""Where a replay makes its store: `.NAME.replay` beside its place, which gets the store's own name when it is whole.
+"""The folder in which a replay builds its store: `.NAME.replay` next to the target, renamed to it when complete.
 
-The folder itself is locked while it is made; the operating system lets go of the lock with the process, however that
-ends. So a folder that nobody holds is what a killed replay left, and the next one clears it. A worker that outlives its
-driver may still write there: its files have names of their own, and nobody asks for them.
+The folder is locked while the store is built. The operating system releases the lock when the process ends, in whatever
+way. So an unlocked folder was left by a killed replay, and the next one clears it. A worker that outlives its driver
+may still write there: its files have names of their own, and nobody reads them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mqlake.files.mapped_file import sync_directory
 
 @contextmanager
 def making(place: Path) -> Iterator[Path]:
-    """An empty folder, which is `place` behind the block; where the block fails, nothing is left of it."""
+    """Yield an empty folder, and rename it to `place` after the block. If the block fails, delete the folder."""
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise NotAStore(place, "it exists", "a replay makes a new store: name a new or an empty folder")
     path = place.with_name(f".{place.name}.replay")
@@ -38,7 +38,7 @@ def making(place: Path) -> Iterator[Path]:
 
 
 def _claim(path: Path) -> int:
-    """Make the folder, or take over what a killed replay left; its lock."""
+    """Make the folder, or take over what a killed replay left. Return the descriptor that holds the lock."""
     try:
         path.mkdir(parents=True)
         is_new = True
@@ -47,7 +47,7 @@ def _claim(path: Path) -> int:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if not _is_ours(path, descriptor, is_new):
-            raise NotAStore(path, "a replay is making it, or was killed", "wait for it, or remove it")
+            raise NotAStore(path, "another replay is writing it, or was killed", "wait for it, or remove the folder")
         _clear(path)
     except BaseException:
         os.close(descriptor)
@@ -56,7 +56,7 @@ def _claim(path: Path) -> int:
 
 
 def _is_ours(path: Path, descriptor: int, is_new: bool) -> bool:
-    """Lock it; on a file system that locks no folders, a new one is nobody else's."""
+    """Lock the folder. On a file system without folder locks, a folder is ours only if we made it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -65,12 +65,12 @@ def _is_ours(path: Path, descriptor: int, is_new: bool) -> bool:
         return is_new
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:  # it became a store just now
+    except FileNotFoundError:  # the other replay just finished and renamed it
         return False
 
 
 def _clear(path: Path) -> None:
-    """The folder itself stays: it has the lock."""
+    """Empty the folder. The folder itself stays, because it holds the lock."""
     left = list(path.iterdir())
     if left and not Layout(path).own.is_dir():
         names = ", ".join(sorted(entry.name for entry in left)[:4])

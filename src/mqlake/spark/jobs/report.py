@@ -1,6 +1,6 @@
-"""`report(spark, stores, lake)`: statistics, lag, damage and what the lake has, as the values of a page.
+"""`report(spark, stores, lake)`: collect statistics, lag, damage and the lake's state as the data of a page.
 
-Everything is taken once, at one time. What is optional (a lake, the pipeline's own notes, gates) is told where it is.
+Everything is taken once, at one time. Optional parts (a lake, the pipeline's notes, gates) appear only if they exist.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ TOP_KEYS_SHOWN = 100
 def report(
     spark: SparkSession, stores: str | Sequence[str] = (), *, lake: str | None = None, title: str = "Message report"
 ) -> Report:
-    """All that a page shows of some stores, of a lake, or of both."""
+    """Return all that a page shows of stores, of a lake, or of both."""
     return report_of(stats(spark, stores, lake=lake), lake=lake, title=title)
 
 
 def report_of(found: Stats, *, lake: str | None = None, title: str = "Message report") -> Report:
-    """The same from statistics that were taken before."""
+    """Return the report for statistics that were taken before."""
     (total,) = found.traffic().to_pylist() or [{}]
     (internal,) = found.traffic(internal=True).to_pylist() or [{}]
     steps, step_ms = _pulse(found)
@@ -85,7 +85,7 @@ def _stores(found: Stats) -> list[StoreFacts]:
 
 
 def _pulse(found: Stats) -> tuple[list[Step], int]:
-    """Steps of the same length: each split's is a multiple of the shorter ones."""
+    """Return steps of equal length: the longest step, of which all shorter ones are divisors."""
     rows = found.kind("pulse")
     step = pc.max(rows["at"]).as_py() or 1_000
     sums: dict[int, tuple[int, int]] = {}
@@ -132,7 +132,7 @@ def _lag(found: Stats) -> list[LagFacts]:
 
 
 def _damage(found: Stats) -> list[Damage]:
-    """What the count came upon, and what the stores have listed before and was not counted."""
+    """Return the damage found while counting, and scars that the stores list but that were not counted."""
     rows = [Damage(row["store"], row["at"], row["bytes"], row["name"]) for row in found.kind("damage").to_pylist()]
     seen = {(row.store, row.offset) for row in rows}
     for store in found.logs:

@@ -1,4 +1,4 @@
-"""What a report tells of a lake: its tables, what its pipeline did, and what the check of the pipeline found."""
+"""The lake's part of a report: its tables, what its pipeline did, and what the pipeline's check found."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from mqlake.inspect.findings import Severity
 from mqlake.lake import Lake
 from mqlake.lake.notes import TABLES, Notes
 from mqlake.lake.snapshot import LakeSnapshot
 from mqlake.report.data import CheckFacts, FindingFacts, LakeFacts, LakeStore, LakeTable, Run, Stage
 from mqlake.spark.jobs.audit import FINDINGS
-from mqlake.store.findings import Severity
 
 FINDINGS_SHOWN = 1_000
 
@@ -61,7 +61,7 @@ def _stages(notes: Notes) -> list[Stage]:
 
 
 def _check(root: Path, snapshot: LakeSnapshot) -> CheckFacts | None:
-    """The rows of the table `findings`, and how much of the logs they are about."""
+    """Return the findings in the lake, and how many bytes of log they cover."""
     files = snapshot.files(TABLES["check"])
     if not files:
         return None

@@ -1,10 +1,10 @@
-"""How many different keys there are: a HyperLogLog sketch, whole columns at a time.
+"""Estimate the number of distinct keys with a HyperLogLog sketch, whole columns at a time.
 
-A key's hash says which of 4096 registers it belongs to, and how rare it is; a register keeps the rarest. So the sketch
-of two parts together is the larger of each register, whatever the parts have in common, and a key that comes a thousand
-times counts once. The estimate (Ertl's, which needs no correction for small numbers) has a standard error of 1.6 %.
+A key's hash selects one of 4096 registers and says how rare the key is; a register keeps the rarest. So the sketch of
+two parts together is the maximum of each register, whatever the parts have in common, and a key that occurs a thousand
+times counts once. The estimate (Ertl's, which needs no correction for small counts) has a standard error of 1.6 %.
 
-A sketch is bytes: all registers, or, where few are set, just those, three bytes each. The two differ in length.
+A sketch is stored as bytes: all registers or, if few are set, only those, three bytes each. The length says which.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Numbers = np.ndarray[Any, np.dtype[Any]]
 INDEX_BITS = 12
 REGISTERS = 1 << INDEX_BITS
 MAX_RANK = 41
-"""Ranks above this would need bits of the hash that `stats_split` gives to the topic."""
+"""Higher ranks would need bits of the hash that `stats_split` uses for the topic."""
 STANDARD_ERROR = 1.04 / math.sqrt(REGISTERS)
 SPARSE = np.dtype([("register", "<u2"), ("rank", "u1")])
 MULTIPLIER = 0x9E3779B97F4A7C15
@@ -30,9 +30,9 @@ INVERSE = pow(MULTIPLIER, -1, 1 << 64)
 
 
 def hash_texts(texts: pa.Array) -> Numbers:
-    """A 64-bit hash of each text, the same in every process: a polynomial over its bytes, mixed (as MurmurHash3 ends).
+    """Return a 64-bit hash of each text: a polynomial over its bytes, mixed as in MurmurHash3. Equal in every process.
 
-    The sum over a text is the difference of two running sums over all of them, brought back to the text's own place.
+    The sum over one text is the difference of two running sums over all texts, scaled back to the text's position.
     """
     offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
     values = texts.buffers()[2]
@@ -50,7 +50,7 @@ def hash_texts(texts: pa.Array) -> Numbers:
 
 @lru_cache(maxsize=2)
 def _powers(count: int) -> tuple[Numbers, Numbers]:
-    """Powers of the multiplier and of its inverse, modulo 2^64."""
+    """Return powers of the multiplier and of its inverse, modulo 2^64."""
     factors = np.ones((2, count), np.uint64)
     factors[0, 1:], factors[1, 1:] = MULTIPLIER, INVERSE
     rising, falling = np.cumprod(factors, axis=1)
@@ -59,7 +59,7 @@ def _powers(count: int) -> tuple[Numbers, Numbers]:
 
 @lru_cache(maxsize=1)
 def _letters() -> Numbers:
-    """A number for each value of a byte; none is 0, so that zero bytes count, too."""
+    """Return a number for each byte value. No number is 0, so zero bytes count too."""
     return _mixed(np.arange(1, 257, dtype=np.uint64) * np.uint64(MULTIPLIER))
 
 
@@ -71,13 +71,13 @@ def _mixed(numbers: Numbers) -> Numbers:
 
 
 def ranks_of(hashes: Numbers) -> Numbers:
-    """How rare hashes are: leading zeroes behind the bits that name the register, and one."""
+    """Return how rare hashes are: the leading zeroes after the bits that name the register, plus one."""
     rest = (hashes << np.uint64(INDEX_BITS)) >> np.uint64(64 - MAX_RANK)
     return (MAX_RANK + 1 - np.frexp(rest.astype(np.float64))[1]).astype(np.uint8)
 
 
 def pack(registers: Numbers, ranks: Numbers) -> bytes:
-    """A sketch from the registers that are set, each named once."""
+    """Pack a sketch from the registers that are set, each given once."""
     if len(registers) * SPARSE.itemsize < REGISTERS:
         sparse = np.empty(len(registers), SPARSE)
         sparse["register"], sparse["rank"] = registers, ranks
@@ -88,7 +88,7 @@ def pack(registers: Numbers, ranks: Numbers) -> bytes:
 
 
 def merged(sketches: Iterable[bytes]) -> bytes:
-    """The sketch of all that several sketches have seen."""
+    """Return the sketch of everything that several sketches have seen."""
     registers = _registers(sketches)
     (used,) = np.nonzero(registers)
     return pack(used, registers[used])
@@ -106,7 +106,7 @@ def _registers(sketches: Iterable[bytes]) -> Numbers:
 
 
 def estimate(sketch: bytes) -> int:
-    """How many different keys a sketch has seen."""
+    """Return about how many distinct keys a sketch has seen."""
     counts = np.bincount(_registers([sketch]), minlength=MAX_RANK + 2)
     total = REGISTERS * _tau(1 - counts[MAX_RANK + 1] / REGISTERS)
     for rank in range(MAX_RANK, 0, -1):
@@ -116,7 +116,7 @@ def estimate(sketch: bytes) -> int:
 
 
 def _sigma(x: float) -> float:
-    """Ertl's, for registers that are not set."""
+    """Return Ertl's sigma, the correction for registers that are not set."""
     if x == 1:
         return math.inf
     y, z = 1.0, x
@@ -129,7 +129,7 @@ def _sigma(x: float) -> float:
 
 
 def _tau(x: float) -> float:
-    """Ertl's, for registers that can go no higher."""
+    """Return Ertl's tau, the correction for registers that are at their maximum."""
     if x in (0, 1):
         return 0.0
     y, z = 1.0, 1 - x

@@ -1,7 +1,7 @@
-"""In a worker: one byte range of a log through all stages of the pipeline, one after the other.
+"""Take one byte range of a log through all stages of the pipeline, one after the other. Runs in a worker.
 
-The log's pages are in memory from the second stage on. Each stage writes its file of the lake under a name that follows
-from the range, so a range that is taken twice leaves the same behind. Nothing of it counts before the driver's commit.
+From the second stage on, the log's pages are in memory. Each stage writes its file of the lake under a name that
+follows from the range, so processing a range twice leaves the same files. Nothing counts before the driver's commit.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from mqlake.spark.split import Split
 
 
 class Work(NamedTuple):
-    """A range, and whose it is."""
+    """A range and the store it belongs to."""
 
     member: Member
     range: Range
 
 
 def run_stages(lake: str, work: Work) -> pa.Table:
-    """What the stages wrote, as `lake.entries.done` has it, and how long each took."""
+    """Return what the stages wrote, as `lake.entries.done` does, and how long each took."""
     tables, took = [], {}
     for name, stage in STAGES.items():
         began = time.perf_counter()
@@ -48,15 +48,15 @@ def run_stages(lake: str, work: Work) -> pa.Table:
 
 
 def seconds_of(results: pa.Table) -> dict[str, float]:
-    """The time of workers that each stage took."""
+    """Return the worker time of each stage."""
     found = [json.loads(text).get("took", {}) for text in results.column("done").to_pylist()]
     return {name: sum(took.get(name, 0.0) for took in found) for name in STAGES}
 
 
 def _check(lake: str, work: Work) -> pa.Table:
-    """What is wrong with the range is told in the lake, and stops nothing: the archive lists damage as gaps.
+    """Write the findings of the range to the lake. Damage stops nothing: the archive lists it as gaps.
 
-    A table without rows is written, too: what has no file did not go through the stage.
+    A table without rows is written too: a range without a file counts as not checked.
     """
     member, split = work.member, work.range.split
     found = check_split(split, queues=work.range.queues)
@@ -87,7 +87,7 @@ STAGES: dict[str, Callable[[str, Work], pa.Table]] = {
 
 
 def part_of(work: Work, start: int) -> Work:
-    """The rest of a range, from a record boundary on."""
+    """Return the rest of a range from a record boundary on."""
     split = work.range.split
     rest = Split(split.store, split.file_size, split.queue_file_size, start, split.end, split.readable)
     return work._replace(range=work.range._replace(split=rest))

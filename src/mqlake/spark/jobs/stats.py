@@ -1,7 +1,7 @@
-"""`stats(spark, stores)`: what went through stores, counted in the workers, a task a split.
+"""`stats(spark, stores)`: count the traffic of stores in the workers, one task per split.
 
-With a lake, what its pipeline has counted is taken from there, and only the rest of the log is read. `Stats.counted`
-names the byte ranges that are in the figures: nothing is counted twice, and what is in neither log nor lake is not in.
+With a lake, ranges that its pipeline has counted come from there, and only the rest of the log is read. `Stats.counted`
+names the byte ranges in the figures. Nothing is counted twice. What is in neither the log nor the lake is not counted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TRAFFIC = ("messages", "bytes", "body_bytes", "min_size", "max_size", "latency_m
 
 
 class Counted(NamedTuple):
-    """The bytes [start, end) of a store's log are in the figures; `source` is `log` or `lake`."""
+    """A counted range [start, end) of a store's log. `source` is `log` or `lake`."""
 
     store: str
     start: int
@@ -41,25 +41,25 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True)
 class Stats:
-    """The figures of some stores. `rows` has all that adds up (`stats_rows.py`); the methods are views of it.
+    """The figures of some stores. `rows` holds all that adds up (`stats_rows.py`); the methods are views of it.
 
-    RocketMQ's own topics, half and rolled-back messages are left out, unless `internal` says otherwise.
+    RocketMQ's own topics, half and rolled-back messages are left out unless `internal` is set.
     """
 
     rows: pa.Table
     counted: tuple[Counted, ...]
     logs: dict[str, tuple[int, int]]
-    """Where the log of each store begins and ends."""
+    """The first offset and the end of each store's log."""
     queues: pa.Table
     lag: pa.Table
 
     def kind(self, kind: str, *, internal: bool = False) -> pa.Table:
-        """The rows of one kind."""
+        """Return the rows of one kind."""
         chosen = pc.equal(self.rows["kind"], kind)
         return self.rows.filter(chosen if internal else pc.and_not(chosen, self.rows["internal"]))
 
     def traffic(self, *by: By, internal: bool = False) -> pa.Table:
-        """Messages, bytes, sizes and latency for each value of some of DIMENSIONS, or all in one row."""
+        """Return messages, bytes, sizes and latency for each value of the given dimensions, or in one row without."""
         for name in by:
             if name not in DIMENSIONS:
                 raise InvalidConfig("by", name, f"one of {', '.join(DIMENSIONS)}")
@@ -69,18 +69,18 @@ class Stats:
         return found.sort_by([(name, "ascending") for name in by]) if by else found
 
     def histogram(self, kind: Literal["size", "latency"], *by: By, internal: bool = False) -> pa.Table:
-        """How many messages each bucket has: `at` is where it begins, in bytes or in ms."""
+        """Return the message count of each bucket. `at` is where a bucket begins, in bytes or ms."""
         found = self.kind(kind, internal=internal).group_by([*by, "at"]).aggregate([("messages", "sum")])
         return found.rename_columns([*by, "at", "messages"]).sort_by([(name, "ascending") for name in (*by, "at")])
 
     def keys(self) -> pa.Table:
-        """For each topic of all stores: how many keys its messages have, and about how many different ones."""
+        """Return, for each topic over all stores, how many keys its messages have and about how many are distinct."""
         found = self._over_stores("keys")
         distinct = [estimate(sketch) for sketch in found["sketch"].to_pylist()]
         return found.select(["topic", "messages", "error"]).append_column("distinct", pa.array(distinct, pa.int64()))
 
     def top_keys(self) -> pa.Table:
-        """The keys that came most often: at least `messages` times, at most `at_most`; most frequent first."""
+        """Return the most frequent keys. Each occurs at least `messages` and at most `at_most` times."""
         bounds = dict(zip(*(self._over_stores("keys")[name].to_pylist() for name in ("topic", "error")), strict=True))
         found = self._over_stores("key")
         unseen = np.array([bounds[topic] for topic in found["topic"].to_pylist()], np.int64) - found["error"].to_numpy()
@@ -89,7 +89,7 @@ class Stats:
         return found.select(["topic", "name", "messages"]).append_column("at_most", at_most).sort_by(order)
 
     def _over_stores(self, kind: str) -> pa.Table:
-        """Rows of a kind as if all stores were one."""
+        """Return rows of a kind as if all stores were one."""
         found = self.kind(kind)
         return merge([found.set_column(1, ROWS.field("store"), pa.repeat("", found.num_rows))])
 
@@ -97,7 +97,7 @@ class Stats:
 def stats(
     spark: SparkSession, stores: str | Sequence[str] = (), *, lake: str | None = None, split_size: int | None = None
 ) -> Stats:
-    """Count what went through stores: paths or patterns, and a lake, or a lake alone."""
+    """Count the traffic of stores (paths or patterns), of a lake, or of both."""
     paths = stores_of((stores,) if isinstance(stores, str) else tuple(stores))
     if not paths and lake is None:
         raise InvalidConfig("stores", stores, "name a store's folder, or a lake")
@@ -116,7 +116,7 @@ def stats(
 
 
 def plans_of(path: str, covered: tuple[int, int] | None, split_size: int | None = None) -> list[StorePlan]:
-    """Splits for all of a log but a part that is counted already."""
+    """Return splits for a log, without the part that is already counted."""
     given = {"path": path, "via": "scan", "includeInternal": "true", "failOnDataLoss": "false"}
     if split_size is not None:
         given["splitSize"] = str(split_size)

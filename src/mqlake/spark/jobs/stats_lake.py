@@ -1,8 +1,8 @@
-"""Rows of statistics in a lake: written there split by split, and read back with the bytes that they count.
+"""Statistics in a lake: written split by split, and read back with the byte ranges that they count.
 
-A pipeline keeps the rows of each range that it takes (`keep_stats`), so its files of the table `stats` lie end to end.
-Only such a chain is believed: a range that was archived without being counted ends it, and what lies behind is counted
-from the log.
+A pipeline keeps the rows of each range that it processes (`keep_stats`), so its files of the table `stats` are
+contiguous. Only a contiguous chain is used. A range that was archived without being counted ends the chain, and
+everything after it is counted from the log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 def keep_stats(lake: str, member: Member, split: Split) -> pa.Table:
-    """In a worker: write the rows of a split into the lake, be there none; what has no file was not counted."""
+    """Write the rows of a split to the lake, even if there are none: a range without a file counts as not counted.
+
+    Runs in a worker.
+    """
     from mqlake.lake.entries import LakeFile, done
     from mqlake.lake.parquet import write_table
     from mqlake.lake.paths import table_path
@@ -50,7 +53,7 @@ class LakeRows:
 
 
 def lake_rows(lake: str, paths: Sequence[str]) -> LakeRows:
-    """The rows of the stores at these paths, under their paths; without paths, those of all stores of the lake."""
+    """Return the rows of the stores at these paths, named by path. Without paths, return those of all stores."""
     from mqlake.lake import Lake
 
     opened = Lake.open(lake)
@@ -67,7 +70,7 @@ def lake_rows(lake: str, paths: Sequence[str]) -> LakeRows:
 
 
 def _names(root: Path, snapshot: LakeSnapshot, paths: Sequence[str]) -> dict[str, str]:
-    """For the stores that the lake knows: their names in it, and their paths; WrongLake where one is another by now."""
+    """Map the names of known stores in the lake to their paths. Raises WrongLake if one is a different store by now."""
     from mqlake.lake.identity import identity_of
     from mqlake.lake.stores import check_seam, refuse_strangers
 
@@ -82,7 +85,7 @@ def _names(root: Path, snapshot: LakeSnapshot, paths: Sequence[str]) -> dict[str
 
 
 def chain_of(files: Sequence[LakeFile]) -> list[LakeFile]:
-    """The files from the first on that follow on each other without a gap."""
+    """Return the files from the first one up to the first gap."""
     chain: list[LakeFile] = []
     for file in files:
         if chain and file.start != chain[-1].end:

@@ -1,23 +1,23 @@
-"""Rows of statistics: what is counted of a byte range of the log, in a form that adds up.
+"""Rows of statistics: the counts of a byte range of the log, in a form that adds up.
 
-Invariant: rows of the same kind and place (PLACE) are one row: counts are summed, extremes taken, sketches merged
-(`merge`). So the rows of two ranges together are the rows of both, in any order and any number of steps; they can lie
-in a lake for years and be summed there. All kinds share one schema, and leave null what they do not have.
+Invariant: rows of the same kind and place (PLACE) merge into one: counts are summed, extremes taken, sketches merged
+(`merge`). So the rows of two ranges merge to the rows of both together, in any order and any number of steps. They can
+stay in a lake for years and be summed there. All kinds share one schema; columns that a kind lacks are null.
 
-    kind      a row for each                            measures
+    kind      one row per                               measures
     traffic   topic, queue_id, tags, minute (`time`)    messages, bytes, body_bytes, sizes, latency
-    pulse     step of time: `at` ms long, from `time`   messages, bytes
+    pulse     time step: `at` ms long, from `time`      messages, bytes
     size      topic, size from `at` up to twice that    messages
     latency   topic, latency from `at` ms               messages
-    keys      topic                                     messages: keys that they have; sketch; error: see below
-    key       topic, key (`name`) that came often       messages; error
+    keys      topic                                     messages: number of their keys; sketch; error: see below
+    key       topic, frequent key (`name`)              messages; error
     damage    damaged range from offset `at`            messages: 1; bytes; `name` is the reason
 
-Latency is the time from born to store, in ms, taken to lie in [0, 2^31]: clocks differ, and some producers set none.
+Latency is the time from born to store, in ms, clipped to [0, 2^31]: clocks differ, and some producers set no time.
 
-A split names just the TOP_KEYS most frequent keys of a topic, and none that came once. `error` of its row `keys` is how
-often a key that was left out came at most, and each of its rows `key` says the same number. So where rows were summed,
-a key came at least `messages` times, and at most `messages` + `error` of the topic - `error` of the key.
+A split lists only the TOP_KEYS most frequent keys of a topic, and none that occurs only once. `error` in its row `keys`
+is the most often that an omitted key occurs, and each of its rows `key` carries the same number. So after rows were
+summed, a key occurs at least `messages` times, and at most `messages` + `error` of the topic - `error` of the key.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ MEASURES = {
     "max_latency_ms": ("max", pa.int64()),
     "error": ("sum", pa.int64()),
 }
-"""How each adds up, and its type."""
+"""How each measure adds up, and its type."""
 ROWS = pa.schema([*PLACE, *(pa.field(name, kind) for name, (_, kind) in MEASURES.items()), ("sketch", pa.binary())])
 
 OTHER_TAGS = "*"
-"""Stands for tags that are too many to be told apart; consumers know it as all tags."""
+"""Stands for tags that are too many to list. To consumers `*` means all tags."""
 STEPS_MS = (100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
-"""Steps of a pulse; each is a multiple of those before it."""
+"""Step lengths of a pulse. Each is a multiple of those before it."""
 MAX_LATENCY_MS = 1 << 31
 FINE_LATENCY_MS = 8
-"""Below this each millisecond has a bucket of its own; above it each doubling has four."""
+"""Below this each millisecond has its own bucket. Above it each doubling has four."""
 
 
 def rows(kind: str, store: str, **columns: Any) -> pa.Table:
-    """Rows of one kind: what is not given is null, what is one value is that of all rows."""
+    """Return rows of one kind. Columns not given are null, and a single value applies to all rows."""
     count = len(next(column for column in columns.values() if not isinstance(column, bool)))
     columns = {"internal": False, **columns, "kind": kind, "store": store}
     return pa.table([_column(columns.get(field.name), field.type, count) for field in ROWS], schema=ROWS)
@@ -83,7 +83,7 @@ def _column(values: Any, kind: pa.DataType, count: int) -> pa.Array:
 
 
 def merge(tables: list[pa.Table]) -> pa.Table:
-    """All rows, those of the same place put together; sorted by place."""
+    """Merge rows of the same place, and sort by place."""
     table = pa.concat_tables([ROWS.empty_table(), *tables]).combine_chunks()
     numbered = table.drop_columns(["sketch"]).append_column("row", pa.array(np.arange(table.num_rows)))
     measures = [(name, how) for name, (how, _) in MEASURES.items()]
@@ -96,7 +96,7 @@ def merge(tables: list[pa.Table]) -> pa.Table:
 
 
 def _merged_sketches(sketches: pa.ChunkedArray, groups: pa.ListArray) -> pa.Array:
-    """For each group of rows the sketch of all of theirs; most have none."""
+    """Return the merged sketch of each group of rows. Most groups have none."""
     has_sketch = pc.is_valid(sketches)
     having = pc.filter(pc.list_parent_indices(groups), has_sketch.take(pc.list_flatten(groups)))
     found: list[bytes | None] = [None] * len(groups)
@@ -109,18 +109,18 @@ def _merged_sketches(sketches: pa.ChunkedArray, groups: pa.ListArray) -> pa.Arra
 
 
 def size_buckets(sizes: Numbers) -> Numbers:
-    """The number of each size's bucket: bucket n begins at 2^n."""
+    """Return the bucket of each size. Bucket n begins at 2^n."""
     return np.frexp(sizes.astype(np.float64))[1].astype(np.int64) - 1
 
 
 def latency_buckets(latencies: Numbers) -> Numbers:
-    """The number of each latency's bucket; `latency_at` says where it begins."""
+    """Return the bucket of each latency. `latency_at` says where it begins."""
     doublings = np.frexp(np.maximum(latencies, 1).astype(np.float64))[1].astype(np.int64) - 1
     quarter = (latencies >> np.maximum(doublings - 2, 0)) & 3
     return np.where(latencies < FINE_LATENCY_MS, latencies, FINE_LATENCY_MS + (doublings - 3) * 4 + quarter)
 
 
 def latency_at(buckets: Numbers) -> Numbers:
-    """Where buckets begin, in ms."""
+    """Return where buckets begin, in ms."""
     above = np.maximum(buckets - FINE_LATENCY_MS, 0)
     return np.where(buckets < FINE_LATENCY_MS, buckets, (4 + above % 4) << (above // 4 + 1))

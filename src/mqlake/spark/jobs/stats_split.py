@@ -1,8 +1,8 @@
-"""In a worker: one split -> rows of statistics (`stats_rows.py`). No message body leaves the worker.
+"""Count one split into rows of statistics (`stats_rows.py`). Runs in a worker; no message body leaves it.
 
-Every record of the split is counted, by whole columns: messages are numbered by what they share (topic, queue, tag,
-minute), and the numbers are summed. A split gives the same rows whenever it is read. Memory is what the counted columns
-of a split take, keys included: about a fifth of its bytes where bodies are small.
+Every record of the split is counted, by whole columns: each message gets a group id by what it shares with others
+(topic, queue, tag, minute), and values are summed by id. A split always gives the same rows. Memory is that of the
+counted columns of a split, including keys: about a fifth of the split's bytes if bodies are small.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from mqlake.spark.topics import is_internal
 COLUMNS = ("topic", "queue_id", "size", "sys_flag", "born_timestamp", "store_timestamp", "tags", "keys", "raw_body")
 MINUTE_MS = 60_000
 END_OF_TIME_MS = 253_402_300_799_999
-"""The last moment of the year 9999: a time above it, or before 1970, is a producer's slip, and counted as the bound."""
+"""The last moment of the year 9999. A time after it, or before 1970, is a producer's mistake and is clipped."""
 TOP_KEYS = 20
 TAGS_A_TOPIC = 100
-"""Of a topic with more tags in one split, only the most frequent have rows of their own."""
+"""If a topic has more tags in one split, only the most frequent get their own rows."""
 PULSE_STEPS = 600
-"""A split has no more of them, so that the step is short where there is much traffic."""
+"""A split has at most this many, so the step is short if there is much traffic."""
 TOPIC_BITS = 64 - INDEX_BITS - MAX_RANK
-"""What is left of a hash for the topic, where keys are counted by topic."""
+"""The bits of a hash that remain for the topic when keys are counted by topic."""
 DAMAGED_RANGES = 1_000
-"""A split tells no more of them one by one."""
+"""A split reports at most this many damaged ranges one by one."""
 
 
 def stats_split(split: Split, store: str | None = None) -> pa.Table:
-    """The rows of a split, which names no queues and no offsets; `store` is the name to give it (default: its path)."""
+    """Return the rows of a split, which must be a scan. `store` is the store's name in the rows (default: its path)."""
     options = SourceOptions(paths=(split.store,), columns=("size",), include_internal=True)
     scan = SplitScan(options, split, COLUMNS)
     name = store if store is not None else split.store
@@ -62,7 +62,7 @@ def stats_split(split: Split, store: str | None = None) -> pa.Table:
 
 
 def _without_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Their sizes are all that is wanted of bodies; keys become hashes beside the keys."""
+    """Replace bodies by their sizes, and add the hashes of the keys."""
     offsets = np.frombuffer(batch.column("raw_body").buffers()[1], np.int32)[: batch.num_rows + 1]
     body_size = pa.array(np.diff(offsets))
     hashes = pa.array(hash_texts(pc.list_flatten(batch.column("keys"))))
@@ -72,7 +72,7 @@ def _without_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class Messages(NamedTuple):
-    """The columns of a split; a class is a topic, split into what is internal and what is not."""
+    """The columns of a split. A class is a topic, divided into internal messages and others."""
 
     classes: Numbers
     topics: pa.Array
@@ -114,7 +114,7 @@ class Messages(NamedTuple):
         )
 
     def named(self, classes: Numbers) -> dict[str, pa.Array]:
-        """Topic and whether it is internal, for rows of these classes."""
+        """Return topic and internal flag for rows of these classes."""
         return {"topic": self.topics.take(pa.array(classes)), "internal": pa.array(self.internal[classes])}
 
 
@@ -122,7 +122,7 @@ class Messages(NamedTuple):
 
 
 def _numbered(*columns: Numbers) -> tuple[Numbers, int]:
-    """Rows numbered by the values that they share in all columns, and how many such numbers there are."""
+    """Return a group id for each row, by its values in all columns, and the number of groups."""
 
     def pair(codes: Numbers, column: Numbers) -> Numbers:
         span = int(column.max()) + 1
@@ -135,7 +135,7 @@ def _numbered(*columns: Numbers) -> tuple[Numbers, int]:
 
 
 def _encoded(column: Numbers) -> tuple[Numbers, Numbers]:
-    """Each value's number, and the values: by a table where they lie close together, else by hash."""
+    """Return the index of each value and the distinct values: by a table if they are dense, else by hash."""
     lowest, highest = int(column.min()), int(column.max())
     if highest - lowest < 4 * len(column):
         near = column - lowest
@@ -148,7 +148,7 @@ def _encoded(column: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _first_rows(codes: Numbers, count: int) -> Numbers:
-    """The first row of each number."""
+    """Return the first row of each group."""
     first = np.empty(count, np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return first
@@ -193,7 +193,7 @@ def _traffic(store: str, messages: Messages) -> Iterator[pa.Table]:
 
 
 def _few_tags(messages: Messages) -> tuple[Numbers, pa.Array]:
-    """Each message's tag as a number, and the tags; of a topic with very many, the rare ones become one."""
+    """Return each message's tag as an index, and the tags. If a topic has too many, its rare tags become one."""
     tags = messages.tags.indices.fill_null(len(messages.tags.dictionary)).to_numpy().astype(np.int64)
     names = pa.concat_arrays([messages.tags.dictionary, pa.nulls(1, pa.string()), pa.array([OTHER_TAGS])])
     if len(names) <= TAGS_A_TOPIC:
@@ -208,7 +208,7 @@ def _few_tags(messages: Messages) -> tuple[Numbers, pa.Array]:
 
 
 def _places(groups: Numbers) -> Numbers:
-    """The place of each row in its group, of groups that lie together."""
+    """Return the position of each row in its group. Rows of a group are adjacent."""
     starts = np.flatnonzero(np.diff(groups, prepend=-1))
     place: Numbers = np.arange(len(groups)) - np.repeat(starts, np.diff(starts, append=len(groups)))
     return place
@@ -249,7 +249,7 @@ def _latencies(store: str, messages: Messages) -> Iterator[pa.Table]:
 
 
 def _keys(store: str, messages: Messages) -> Iterator[pa.Table]:
-    """As many topics at a time as fit into the bits that are left beside the hash."""
+    """Count as many topics at a time as fit into the bits left over by the hash."""
     if not len(messages.keys.values):
         return
     classes = np.repeat(messages.classes, np.diff(messages.keys.offsets.to_numpy()))
@@ -266,17 +266,17 @@ def _keys(store: str, messages: Messages) -> Iterator[pa.Table]:
 
 
 class CountedKeys(NamedTuple):
-    """The different keys of many topics, in the order of (class, hash), and how often each came."""
+    """The distinct keys of many topics, ordered by (class, hash), and how often each occurs."""
 
     codes: Numbers
-    """The class, from `base` on, in the upper bits, and what fits of the hash in the others."""
+    """The class, minus `base`, in the upper bits, and as much of the hash as fits in the others."""
     counts: Numbers
     classes: Numbers
     base: int
     frequent: Numbers
-    """Which of them get rows of their own: the TOP_KEYS of each class, and none that came once."""
+    """The keys that get their own rows: the TOP_KEYS of each class, without keys that occur once."""
     left_out: Numbers
-    """For each class from `base` on, how often a key came at most that gets none."""
+    """For each class from `base` on, the highest count of a key without a row."""
 
     @classmethod
     def of(cls, codes: Numbers, base: int) -> CountedKeys:
@@ -294,7 +294,7 @@ class CountedKeys(NamedTuple):
         return cls(found, counts, classes, base, frequent, left_out)
 
     def sketches(self, store: str, messages: Messages) -> pa.Table:
-        """The first code of a register has the smallest rest of its hash, so it is the register's rarest."""
+        """Return the sketch rows. The first code of a register has the smallest rest of its hash: it is the rarest."""
         hashes = self.codes << np.uint64(TOPIC_BITS)
         registers = (hashes >> np.uint64(64 - INDEX_BITS)).astype(np.int64)
         first = np.flatnonzero(np.diff((self.classes << INDEX_BITS) + registers, prepend=-1))
@@ -312,7 +312,7 @@ class CountedKeys(NamedTuple):
         )
 
     def most_frequent(self, store: str, messages: Messages, keys: pa.Array, codes: Numbers) -> pa.Table:
-        """Rows for the frequent keys; `keys` are the texts that `codes` stand for."""
+        """Return rows for the frequent keys. `keys` are the texts that `codes` stand for."""
         places = pc.index_in(pa.array(codes), value_set=pa.array(self.codes[self.frequent]))
         found = pc.indices_nonzero(pc.is_valid(places)).to_numpy()
         texts = found[_first_rows(places.drop_null().to_numpy(), len(self.frequent))]
@@ -328,8 +328,8 @@ class CountedKeys(NamedTuple):
 
 
 def _damage(store: str, damage: list[tuple[int, int, str]]) -> Iterator[pa.Table]:
-    told, rest = damage[:DAMAGED_RANGES], damage[DAMAGED_RANGES:]
-    parts = [(at, 1, size, reason) for at, size, reason in told]
+    listed, rest = damage[:DAMAGED_RANGES], damage[DAMAGED_RANGES:]
+    parts = [(at, 1, size, reason) for at, size, reason in listed]
     if rest:
         parts.append((rest[0][0], len(rest), sum(size for _, size, _ in rest), "more damaged ranges from here on"))
     if parts:

@@ -1,8 +1,8 @@
-"""Jobs: one function over many items, a Spark task each, in the workers; only small rows come back.
+"""Run one function over many items in the workers, one Spark task per item. Only small rows come back.
 
-What a job reads and writes is moved by the workers themselves, straight between files: message bodies through the JVM
-would cost several times as much. Spark decides where a task runs and runs it again where it failed, so the function
-must leave the same behind when it is called twice. Works the same over Spark Connect.
+Workers read and write files themselves: sending message bodies through the JVM would cost several times as much. Spark
+decides where a task runs and repeats it if it fails, so calling the function twice must leave the same result. Also
+works over Spark Connect.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ OF_SPARK = re.compile(r"/(pyspark\.zip|py4j-[^/]*-src\.zip|spark-core_[^/]*\.jar
 
 
 def run_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> pa.Table:
-    """What `work` returned for the items, in their order. `work` is a function of a module that workers can import, or
-    a `functools.partial` of one; its tables have `schema`."""
+    """Return what `work` returned for the items, in their order.
+
+    `work` is a function of a module that workers can import, or a `functools.partial` of one. It returns tables with
+    `schema`.
+    """
     if not items:
         return schema.empty_table()
     table: pa.Table = lazily(spark, items, work, schema).toArrow()
@@ -35,7 +38,7 @@ def run_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item], sche
 
 
 def lazily(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> DataFrame:
-    """The same as a DataFrame: the work is done when it is asked for its rows."""
+    """Return the same as a lazy DataFrame: an action runs the work."""
     packed = [pickle.dumps(item) for item in items]
 
     def in_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -49,8 +52,10 @@ def lazily(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema:
 
 
 def settle() -> None:
-    """At the start of a task, what spares time around the next ones in this process: Spark has Python read the tables
-    of contents of all archives again that it imported from, and its own are large."""
+    """Save time around the following tasks of this process. Call it at the start of a task.
+
+    Without this, Python rereads the tables of contents of all archives it imported from, and Spark's are large.
+    """
     _freeze()
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimporter) and OF_SPARK.search(finder.archive):
@@ -59,6 +64,6 @@ def settle() -> None:
 
 @cache
 def _freeze() -> None:
-    """Once a process: Spark collects garbage after every task, and need not look at what was imported."""
+    """Exempt what was imported from garbage collection, once per process: Spark collects after every task."""
     gc.collect()
     gc.freeze()

@@ -1,9 +1,8 @@
-"""Union: archive and log as one DataFrame, cut by physical offset at one pinned version of the lake.
+"""Union of archive and log as one DataFrame, cut by physical offset at one pinned version of the lake.
 
-Below the cut of each store, Spark's own Parquet reader reads the files that the version names. At and above it, the
-source reads the log, up to what can be read at the first action. Nobody is in both, and nobody in neither: what the
-archiver brings in later is above the cut, and where the cleaner deleted a part of the log since, the source reads it
-from the lake (`archived.py`).
+Before the cut of each store, Spark's own Parquet reader reads the files of that version. From the cut on, the source
+reads the log, up to what can be read at the first action. No message is in both or in neither. What is archived later
+is after the cut. If retention deleted a part of the log meanwhile, the source reads it from the lake (`archived.py`).
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ class Boundary:
     store: str
     offset: int
     state: StoreState | None
-    """None where the lake does not have the store."""
+    """None if the lake does not have the store."""
 
 
 def union(spark: SparkSession, stores: str | Sequence[str] | None, lake: str, **options: object) -> DataFrame:
-    """The messages of stores, archived or not, each once; of all stores of the lake where `stores` is None.
+    """Return the messages of stores, archived or not, each once. `stores` None means all stores of the lake.
 
-    `options` are those of the source; they select from both parts. Of a store whose folder is gone the archive is read.
+    `options` are those of the source and select from both parts. If a store's folder is gone, only its archive is read.
     """
     given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
     opened = Lake.open(lake)
@@ -53,9 +52,7 @@ def union(spark: SparkSession, stores: str | Sequence[str] | None, lake: str, **
     boundaries = boundaries_of(opened, snapshot, stores)
     parsed = parse_options({**given, "path": "-", "lake": str(opened.root)})
     if DAMAGE in parsed.columns:
-        raise InvalidConfig(
-            "option onDamage", parsed.on_damage, "skip or fail: gaps of a lake are listed by `lake info`"
-        )
+        raise InvalidConfig("option onDamage", parsed.on_damage, "skip or fail: `lake info` lists the gaps of a lake")
     if parsed.on_damage == "fail":
         _refuse_damage(boundaries)
     parts = [_archived(spark, opened, snapshot, boundaries, parsed)]
@@ -64,7 +61,7 @@ def union(spark: SparkSession, stores: str | Sequence[str] | None, lake: str, **
 
 
 def boundaries_of(lake: Lake, snapshot: LakeSnapshot, stores: str | Sequence[str] | None) -> list[Boundary]:
-    """The cut of every store."""
+    """Return the cut of every store."""
     if stores is None:
         return [Boundary(state.path, state.end, state) for state in snapshot.stores.values()]
     paths = expand((stores,) if isinstance(stores, str) else tuple(stores))
@@ -90,7 +87,7 @@ def _refuse_damage(boundaries: Sequence[Boundary]) -> None:
 def _archived(
     spark: SparkSession, lake: Lake, snapshot: LakeSnapshot, boundaries: Sequence[Boundary], options: SourceOptions
 ) -> DataFrame:
-    """The part that the pinned version has."""
+    """Return the part that the pinned version has."""
     names = {boundary.state.name: boundary.store for boundary in boundaries if boundary.state is not None}
     whole = Split("", 0, 0, 0, 0, 0, options.topics)
     files = [
@@ -112,7 +109,7 @@ def _archived(
 
 
 NEEDED = ("topic", "queue_id", "physical_offset", "sys_flag", "store_timestamp", "tags", "keys")
-"""What a condition may look at; Spark reads of it what it needs."""
+"""Columns that a condition may use. Spark reads only those that it needs."""
 
 
 def _in_offsets(options: SourceOptions, file: LakeFile) -> bool:
@@ -121,11 +118,11 @@ def _in_offsets(options: SourceOptions, file: LakeFile) -> bool:
 
 
 def _conditions(lake: Lake, files: Sequence[LakeFile], options: SourceOptions) -> list[Column]:
-    """The selection of the options, as `selection.py` makes it."""
+    """Return the selection as conditions, equal to what `selection.py` does."""
     found = []
     if options.topics is not None:
         found.append(F.col("topic").isin(*options.topics))
-    elif options.topics_pattern is not None:  # Java's expressions are others than Python's: names are matched here
+    elif options.topics_pattern is not None:  # Java's regular expressions differ from Python's: match the names here
         found.append(F.col("topic").isin([name for name in _topics(lake, files) if wants(options, name)]))
     elif not options.include_internal:
         found.append(~F.col("topic").rlike(f"^({INTERNAL.pattern})$"))
@@ -149,7 +146,7 @@ def _conditions(lake: Lake, files: Sequence[LakeFile], options: SourceOptions) -
 
 
 def _topics(lake: Lake, files: Sequence[LakeFile]) -> set[str]:
-    """The topics in files; those with several are looked into."""
+    """Return the topics in files. Files with several topics are read for that."""
     names = {file.topic for file in files if file.topic is not None}
     for file in files:
         if file.topic is None:
@@ -160,7 +157,7 @@ def _topics(lake: Lake, files: Sequence[LakeFile]) -> set[str]:
 def _log(
     spark: SparkSession, snapshot: LakeSnapshot, boundary: Boundary, given: dict[str, str], options: SourceOptions
 ) -> DataFrame:
-    """The part of one store that the pinned version does not have; all of one that is new to a lake of others."""
+    """Return the part of one store that the pinned version lacks: all of it if the lake does not have the store."""
     own = {name: text for name, text in given.items() if name.lower() not in {cut.lower() for cut in CUT}}
     start = max(boundary.offset, options.start_offset or 0)
     own |= {"failOnDataLoss": "false", "columns": json.dumps(options.columns)}

@@ -1,12 +1,12 @@
-"""`views(spark, stores, lake)`: the tables that SQL finds.
+"""`views(spark, stores, lake)`: register the tables for SQL.
 
-    messages    the messages of the stores' logs, as `spark.read.format("mqlake")` gives them
-    queues      one row a queue: its first and its next offset, and the times of its first and last message
+    messages    the messages of the stores' logs, as `spark.read.format("mqlake")` returns them
+    queues      one row per queue: its first and its next offset, and the times of its first and last message
     stats       traffic by topic, queue, tag and minute, counted in the workers
-    archive     the messages of the lake, where there is one
+    archive     the messages of the lake, if there is one
 
-`Views.sql` reads only what a query needs of `messages` (`narrow.py`); `spark.sql` works as well, and reads all columns.
-Each query through `Views.sql` sees the stores as they are then.
+`Views.sql` reads only what a query needs from `messages` (`narrow.py`). `spark.sql` works too, but reads all columns.
+Each query through `Views.sql` sees the stores as they are at that time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PLACE = ("store", "topic", "queue_id", "tags", "time")
 
 
 def views(spark: SparkSession, stores: str | Sequence[str] = (), lake: str | None = None) -> Views:
-    """Make the tables of some stores known to a session; paths or patterns, and a lake, or a lake alone."""
+    """Register the tables of stores (paths or patterns), of a lake, or of both."""
     paths = stores_of((stores,) if isinstance(stores, str) else tuple(stores))
     if not paths and lake is None:
         raise InvalidConfig("stores", stores, "name a store's folder, or a lake")
@@ -62,7 +62,7 @@ class Views:
         return tuple(self._made)
 
     def register(self) -> None:
-        """Make all of them, of the stores as they are now."""
+        """Register all tables, for the stores as they are now."""
         for name, make in self._made.items():
             rows = make()
             rows.createOrReplaceTempView(name)
@@ -70,9 +70,10 @@ class Views:
                 self._whole = rows
 
     def sql(self, query: str) -> DataFrame:
-        """The answer to a query. What is no query (CREATE VIEW, SET) is done, once.
+        """Return the result of a query. Statements that are not queries (CREATE VIEW, SET) run once.
 
-        `messages` as it was registered is only planned with, never read: a DataFrame is a snapshot of its first action.
+        The registered `messages` is only used for planning and never read: a DataFrame is a snapshot at its first
+        action.
         """
         for name in self.names:
             if name != "messages" and re.search(rf"\b{name}\b", query, re.IGNORECASE):
@@ -94,7 +95,7 @@ class Views:
         return lazily(self.spark, self.paths, queues_of, QUEUES)
 
     def stats(self) -> DataFrame:
-        """Traffic by minute: what the lake has counted, and the rest counted now."""
+        """Return traffic by minute: what the lake has counted, and the rest counted now."""
         known = lake_rows(self.lake, self.paths) if self.lake is not None else LakeRows()
         plans = [made for path in self.paths for made in plans_of(path, known.covered.get(path))]
         rows = lazily(self.spark, [split for made in plans for split in made.splits], stats_split, ROWS)
@@ -105,7 +106,7 @@ class Views:
         return rows.groupBy(*place).agg(*(F.expr(f"{MEASURES[name][0]}({name})").alias(name) for name in TRAFFIC))
 
     def archive(self) -> DataFrame:
-        """The lake's messages but those that the source leaves out, too."""
+        """Return the lake's messages, without those that the source leaves out too."""
         from mqlake.lake import Lake
 
         assert self.lake is not None

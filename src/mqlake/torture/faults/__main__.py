@@ -1,9 +1,9 @@
-"""`python -m mqlake.torture.faults TOOL …`: each tool by itself."""
+"""`python -m mqlake.torture.faults TOOL …`: run one tool."""
 
 import importlib
 import sys
 
-TOOLS = ("failsync", "powercut", "smalldisk", "damage")
+TOOLS = ("failsync", "powercut", "smalldisk", "damage", "wrongclock")
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in TOOLS:

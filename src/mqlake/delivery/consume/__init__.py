@@ -1,0 +1,1 @@
+"""Consumers: the queues they own, their progress and their filters."""

@@ -1,0 +1,136 @@
+"""Divides the queues of a group among its consumers in the writer's process.
+
+Invariant: a queue has at most one owner. The owner gives it up when all messages it delivered are committed, or when
+the consumer is closed, garbage collected, or the thread or task that used it has ended. So each message is delivered to
+one consumer, unless that one failed.
+
+Each of n consumers reads one contiguous block of the queues, as RocketMQ's clients divide them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mqlake.errors import InvalidConfig
+from mqlake.runtime.locks import make_lock
+
+if TYPE_CHECKING:
+    import asyncio
+
+Queue = tuple[str, int]
+"""Topic and queue id."""
+
+
+class Member:
+    """One consumer's membership in its group."""
+
+    def __init__(self, subscription: object) -> None:
+        self.subscription = subscription
+        self.user: threading.Thread | asyncio.Task[object] | None = None
+        """The thread or task that used the consumer last."""
+        self.is_in = False
+
+    def has_ended(self) -> bool:
+        user = self.user
+        if isinstance(user, threading.Thread):
+            return not user.is_alive()
+        return user is not None and user.done()
+
+
+class Share:
+    """The members of one group and the queues they own. Any thread may call it."""
+
+    def __init__(self, group: str, changed: Callable[[], None]) -> None:
+        """`changed` wakes waiting consumers: they may own other queues now."""
+        self.group = group
+        self.version = 0
+        """Grows with every change of members or owners."""
+        self.epoch = 0
+        """Grows when progress is reset. Members then discard their positions."""
+        self._changed = changed
+        self.settling = make_lock("share.settling")
+        """Held while progress moves: by a commit, which checks the epoch first, and by a reset, which changes it."""
+        self._lock = make_lock("share")
+        self._members: list[Member] = []
+        self._owners: dict[Queue, Member] = {}
+        self._departed: deque[Member] = deque()
+
+    def count(self) -> int:
+        """Return the number of members, without those whose consumer was garbage collected."""
+        self._remove_departed()
+        return len(self._members)
+
+    def join(self, member: Member) -> None:
+        """Add a member. All members need the same subscription: otherwise one would skip what another should get."""
+        self._remove_departed()
+        with self._lock:
+            for other in self._members:
+                if other.subscription != member.subscription:
+                    raise InvalidConfig(
+                        f"subscription of group {self.group}",
+                        str(member.subscription),
+                        f"another consumer of the group reads {other.subscription}, and all must read the same; "
+                        "give one consumer all topics, or use another group",
+                    )
+            self._members.append(member)
+            member.is_in = True
+        self._notify()
+
+    def leave(self, member: Member) -> None:
+        """Remove a member and release its queues."""
+        with self._lock:
+            if not member.is_in:
+                return
+            member.is_in = False
+            self._members.remove(member)
+            self._owners = {queue: owner for queue, owner in self._owners.items() if owner is not member}
+        self._notify()
+
+    def depart(self, member: Member) -> None:
+        """Leave without taking a lock: the garbage collector may call this on any thread at any point."""
+        self._departed.append(member)
+
+    def evict_dead(self) -> None:
+        """Remove departed members, and members whose thread or task has ended.
+
+        A group's only member stays: another thread may continue with it.
+        """
+        self._remove_departed()
+        if len(self._members) > 1:
+            for member in [each for each in self._members if each.has_ended()]:
+                self.leave(member)
+
+    def _remove_departed(self) -> None:
+        while self._departed:
+            self.leave(self._departed.popleft())
+
+    def target(self, member: Member, queues: list[Queue]) -> set[Queue]:
+        """Return the queues that a member should own."""
+        with self._lock:
+            if not member.is_in:
+                return set()
+            count, place = len(self._members), self._members.index(member)
+        return set(queues[place * len(queues) // count : (place + 1) * len(queues) // count])
+
+    def acquire(self, member: Member, queue: Queue) -> bool:
+        """Make a member the owner of a queue if the queue has none; tell whether the member owns it."""
+        with self._lock:
+            return member.is_in and self._owners.setdefault(queue, member) is member
+
+    def release(self, member: Member, queue: Queue) -> None:
+        with self._lock:
+            if self._owners.get(queue) is member:
+                del self._owners[queue]
+        self._notify()
+
+    def reset_positions(self) -> None:
+        """Make all members discard their positions, after progress was reset. The caller holds `settling`."""
+        self.epoch += 1
+        self._notify()
+
+    def _notify(self) -> None:
+        self.version += 1
+        self._changed()

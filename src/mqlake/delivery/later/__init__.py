@@ -1,0 +1,1 @@
+"""Delayed delivery: delay levels, timed messages and retries."""

@@ -1,0 +1,1 @@
+"""Topics, groups and progress: RocketMQ's `config/*.json`."""

@@ -1,0 +1,1 @@
+"""Transactions: half messages, and the operations that end them."""

@@ -1,0 +1,1 @@
+"""Append records that were prepared elsewhere: packed records, staged batches."""

@@ -1,0 +1,216 @@
+"""Append a batch of staged records exactly once, however often the caller asks and through any crash.
+
+A batch is identified by its source (a streaming query, a job) and a number that rises. In the log, its records stand
+between two messages on the topic MQLAKE_SINK: `begin`, which holds the byte of the staged records that follows, and
+`end`.
+
+    staged      the tasks' parts are on disk
+    decided     the list of parts is on disk: from here on, parts that a replay stages are dropped
+    begun       the begin marker, then the records, all with its store time
+    ended       the end marker; then all of it is synced
+    remembered  mqlake/sinks/SOURCE.json, for when retention deletes the markers; the staging is removed
+
+A batch whose number is not above the last one that ended writes nothing. A batch that was begun and not ended is
+resumed: the records after its last begin marker are compared with the staged ones in everything that was packed, and
+the rest is appended after another begin marker. Other programs may have written in between; their records have another
+store time. Only the store's writer does this, so only one process at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mqlake.config import RetentionConfig, StoreConfig
+from mqlake.errors import BadFile, CorruptRecord, StoreLocked, UnfinishedBatch
+from mqlake.files.layout import Layout
+from mqlake.files.small_files import replace_file
+from mqlake.ingest.staging import Part, Staging, clean_staging
+from mqlake.logs.matching import match_packed
+from mqlake.message import Message, PutReceipt, StoredMessage
+from mqlake.store.read import MAX_READ_BYTES
+from mqlake.store.writer import Writer, open_writer
+
+SINK_TOPIC = "MQLAKE_SINK"
+BEGIN, END = "begin", "end"
+LOCK_POLL_S = 0.05
+DISPATCH_S = 3600.0
+LEFT_OVER_S = 24 * 3600.0
+"""Staged parts without a decision are removed after this long without a new one: no job takes a day between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The identity of a batch. The numbers of one source rise."""
+
+    source: str
+    batch: int
+
+    @property
+    def job(self) -> str:
+        return f"{self.source}.{self.batch}"
+
+
+def commit_parts(
+    path: Path,
+    config: StoreConfig,
+    staging: Staging,
+    parts: Sequence[Part],
+    fence: Fence | None,
+    lock_wait_s: float,
+) -> int:
+    """Append what tasks staged to a store, durable and dispatched. Return the row count."""
+    with closing(open_when_free(path, config, lock_wait_s)) as store:
+        rows = Batch(store, staging, fence).write(parts) if fence is not None else append_parts(store, staging, parts)
+        store.catch_up(store.ends.promised, DISPATCH_S, patient=True)
+        layout = Layout(path)
+        clean_staging(layout, LEFT_OVER_S, lambda source, batch: batch <= remembered(layout, source)[0])
+    return rows
+
+
+def open_when_free(path: Path, config: StoreConfig, wait_s: float) -> Writer:
+    """Open a store for writing as soon as no other process has it open. Raises StoreLocked after `wait_s`.
+
+    Retention is off: a program that appends a batch does not know how long messages must be kept.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return open_writer(path, replace(config, retention=RetentionConfig(enabled=False)))
+        except StoreLocked:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(LOCK_POLL_S)
+
+
+def append_parts(store: Writer, staging: Staging, parts: Sequence[Part], keep: int = 0) -> int:
+    """Append parts without a fence: exactly once unless it fails. `keep` is what records keep (`kernel.types`)."""
+    ordered = sorted(parts, key=lambda part: part.number)
+    for packed in staging.open(ordered):
+        store.put_packed(packed, keep=keep)
+    store.flush()
+    staging.remove()
+    return sum(part.rows for part in ordered)
+
+
+def remembered(layout: Layout, source: str) -> tuple[int, int]:
+    """Return the last batch of a source that is known to have ended, and the queue offset after its end marker."""
+    path = _memory(layout, source)
+    try:
+        memory = json.loads(path.read_bytes())
+        return int(memory["batch"]), int(memory["marker"]) + 1
+    except FileNotFoundError:
+        return -1, 0
+    except (ValueError, KeyError, TypeError):
+        expected = "batch and marker as JSON; remove it, the log has the same information"
+        raise BadFile(path, "no sink state", expected) from None
+
+
+def _memory(layout: Layout, source: str) -> Path:
+    return layout.sinks / f"{source}.json"
+
+
+class Batch:
+    """One batch of one source, in the store that it goes to."""
+
+    def __init__(self, store: Writer, staging: Staging, fence: Fence) -> None:
+        self._store = store
+        self._staging = staging
+        self._fence = fence
+        self._layout = store.layout
+
+    def write(self, parts: Sequence[Part]) -> int:
+        """Append what is not in the log yet. Return the staged rows, or 0 if the batch had already ended."""
+        ended, begun = self._look()
+        if self._fence.batch <= ended:
+            self._staging.remove()
+            return 0
+        decided = self._staging.decided()
+        if decided is None and begun is not None:
+            raise self._unfinished(begun, "its staged records are missing")
+        if decided is None:
+            if not any(part.size for part in parts):
+                self._staging.remove()
+                return 0
+            decided = self._staging.decide(parts)
+        self._complete(decided, begun)
+        self._staging.remove()
+        return sum(part.rows for part in decided)
+
+    def _look(self) -> tuple[int, StoredMessage | None]:
+        """Return the last batch of this source that ended, and the last begin marker of this batch."""
+        ended, first = remembered(self._layout, self._fence.source)
+        begun = None
+        for marker in self._markers(first):
+            if marker.keys == [self._fence.source]:
+                number = json.loads(marker.body)["batch"]
+                if marker.tags == END:
+                    ended = max(ended, number)
+                elif number == self._fence.batch:
+                    begun = marker
+        return ended, begun
+
+    def _markers(self, first: int) -> Iterator[StoredMessage]:
+        self._store.settle()
+        reader = self._store.reader
+        if SINK_TOPIC not in reader.topics():
+            return
+        (queue,) = reader.queues(SINK_TOPIC)
+        at = max(first, queue.first_offset)
+        while at < queue.end_offset and (found := reader.read(SINK_TOPIC, 0, at, 1024, MAX_READ_BYTES)):
+            yield from found
+            at = found[-1].queue_offset + 1
+
+    def _complete(self, parts: Sequence[Part], begun: StoredMessage | None) -> None:
+        total = sum(part.size for part in parts)
+        done = self._reached(parts, begun) if begun is not None else 0
+        if done < total:
+            marker = self._mark(BEGIN, done)
+            self._each(parts, done, lambda packed: self._store.put_packed(packed, timestamp=marker.store_timestamp))
+        marker = self._mark(END, total)
+        self._store.flush()
+        content = json.dumps({"batch": self._fence.batch, "marker": marker.queue_offset}).encode()
+        self._layout.sinks.mkdir(exist_ok=True)
+        replace_file(_memory(self._layout, self._fence.source), content, self._layout.scratch)
+
+    def _mark(self, kind: str, at: int) -> PutReceipt:
+        """Put a marker. `at` is how many bytes of the staged records are in the log before it."""
+        body = json.dumps({"batch": self._fence.batch, "at": at}).encode()
+        return self._store.put(Message(SINK_TOPIC, body, tags=kind, keys=[self._fence.source], queue_id=0))
+
+    def _reached(self, parts: Sequence[Part], begun: StoredMessage) -> int:
+        """Return how many bytes of the staged records are in the log."""
+        done = int(json.loads(begun.body)["at"])
+        place = begun.physical_offset + begun.size
+        whole = True
+
+        def compare(packed: memoryview) -> None:
+            nonlocal done, place, whole
+            if whole:
+                end = self._store.ends.visible
+                size, place = match_packed(self._store.log, place, end, begun.store_timestamp, packed)
+                done += size
+                whole = size == len(packed)
+
+        try:
+            self._each(parts, done, compare)
+        except CorruptRecord as error:
+            raise self._unfinished(begun, f"the log after it is damaged ({error})") from error
+        return done
+
+    def _each(self, parts: Sequence[Part], done: int, use: Callable[[memoryview], None]) -> None:
+        """Call `use` with the staged records from byte `done` on, part by part."""
+        starts = itertools.accumulate((part.size for part in parts), initial=0)
+        for part, start in zip(parts, starts, strict=False):
+            for packed in self._staging.open([part] if start + part.size > done else []):
+                with memoryview(packed) as view, view[max(done - start, 0) :] as rest:
+                    use(rest)
+
+    def _unfinished(self, begun: StoredMessage, found: str) -> UnfinishedBatch:
+        fence = self._fence
+        return UnfinishedBatch(self._layout.root, fence.source, fence.batch, begun.physical_offset, found)

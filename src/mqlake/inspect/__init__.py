@@ -1,0 +1,1 @@
+"""Look at a store from outside, and mend it: check, repair, rebuild, dump."""

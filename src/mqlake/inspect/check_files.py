@@ -1,0 +1,182 @@
+"""The small files of a store: checkpoints, positions, configuration, and files that do not belong there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mqlake.codec.checkpoint import CHECKPOINT_SIZE, RocketCheckpoint
+from mqlake.codec.config_json import MAX_CONFIG_BYTES, Json, read_config
+from mqlake.codec.queue_entry import BATCH_ENTRY, BATCH_ENTRY_SIZE, BatchEntry
+from mqlake.errors import BadFile
+from mqlake.files.layout import Layout
+from mqlake.files.positions import APPENDED, DISPATCHED, DURABLE, SIZE, WRITER, Positions
+from mqlake.files.small_files import read_small_file
+from mqlake.inspect.findings import Findings
+from mqlake.inspect.log_map import LogMap
+from mqlake.inspect.survey import look, open_file
+from mqlake.kernel import check_record
+from mqlake.logs.scars import read_scars
+from mqlake.store.checkpoint import read_checkpoint
+
+KNOWN = {
+    *("commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config", "checkpoint"),
+    *("abort", "abort.bak", "lock", "mqlake", "timerwheel", "timerlog", "compaction", "epochFileCheckpoint"),
+    *("epochFileCheckpoint.bak", "brokerIdentity", "kvStore", "transaction", "rocksdbstore"),
+}
+SMALL = 1 << 20
+"""Checkpoints and settings are smaller than this."""
+
+
+def irregular_files(layout: Layout) -> list[Path]:
+    """Report FIFOs, sockets and devices in a store: opening one may block for ever."""
+    found = []
+    for folder, names, files in os.walk(layout.root):
+        if Path(folder) == layout.own:
+            names[:] = [name for name in names if name != "backup"]
+        found += [path for path in (Path(folder, name) for name in files) if is_irregular(path)]
+    return sorted(found)
+
+
+def is_irregular(path: Path) -> bool:
+    """Return whether the path exists and is neither a file nor a folder."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def look_at_small_files(layout: Layout, log: LogMap, findings: Findings) -> None:
+    _rocket_checkpoint(layout, log, findings)
+    _own_checkpoint(layout, log, findings)
+    _positions(layout, log, findings)
+    _notes(layout, log, findings)
+    for path in irregular_files(layout):
+        findings.add("file-irregular", path, None, "a FIFO, a socket or a device", "a file")
+    for path in sorted(layout.root.iterdir()):
+        if path.name not in KNOWN:
+            findings.add("foreign", path, None, "no part of a store", "nothing else")
+    for path in sorted(layout.commit_log.glob("*")):
+        if path.is_dir():
+            findings.add("foreign", path, None, "a folder", "files only")
+
+
+def _rocket_checkpoint(layout: Layout, log: LogMap, findings: Findings) -> None:
+    try:
+        data = read_small_file(layout.checkpoint, SMALL)
+    except FileNotFoundError:
+        return
+    except (OSError, BadFile) as error:
+        findings.add("checkpoint-size", layout.checkpoint, None, str(error), f"{CHECKPOINT_SIZE} bytes")
+        return
+    if len(data) != CHECKPOINT_SIZE:
+        findings.add("checkpoint-size", layout.checkpoint, None, f"{len(data)} bytes", f"{CHECKPOINT_SIZE} bytes")
+        return
+    if log.ends.live:
+        return
+    times = RocketCheckpoint.decode(data)[:3]
+    for at, time in enumerate(times):
+        if time < 0 or time > log.last_timestamp > 0:
+            expected = f"at most {log.last_timestamp}, the newest record's"
+            findings.add("checkpoint-ahead", layout.checkpoint, 8 * at, f"time {time}", expected)
+
+
+def _own_checkpoint(layout: Layout, log: LogMap, findings: Findings) -> None:
+    """Check our checkpoint. One of an earlier state is not used: RocketMQ has written since."""
+    checkpoint = read_checkpoint(layout.own_checkpoint)
+    if checkpoint is None:
+        if layout.own_checkpoint.exists():
+            findings.add("own-checkpoint", layout.own_checkpoint, None, "a wrong checksum", "a valid checkpoint")
+    elif log.ends.checkpoint is None and not log.ends.live:
+        told = f"a checkpoint at {checkpoint.dispatched}"
+        findings.add("own-checkpoint-behind", layout.own_checkpoint, None, told, f"{log.end}, the log's end")
+
+
+def _positions(layout: Layout, log: LogMap, findings: Findings) -> None:
+    """Check the positions of a closed store against its checkpoint. After a crash they may be anything."""
+    if not layout.positions.exists():
+        return
+    positions = Positions.open(layout.positions)
+    if positions is None:
+        findings.add("positions", layout.positions, None, "another size or format", f"{SIZE} bytes of words")
+        return
+    checkpoint = log.ends.checkpoint
+    if log.ends.live or checkpoint is None or not checkpoint.clean:
+        return
+    for word in (APPENDED, DURABLE, DISPATCHED):
+        if positions.words[word] != checkpoint.dispatched:
+            expected = f"{checkpoint.dispatched}, as the checkpoint says"
+            findings.add("positions", layout.positions, 8 * word, str(positions.words[word]), expected)
+    if positions.words[WRITER]:
+        findings.add(
+            "positions", layout.positions, 8 * WRITER, f"writer {positions.words[WRITER]}", "0: the store is closed"
+        )
+
+
+def _notes(layout: Layout, log: LogMap, findings: Findings) -> None:
+    if layout.abort.exists() and not log.ends.live:
+        findings.add("abort", layout.abort, None, "the last stop was unclean", "no such file")
+    if layout.settings.exists() and not isinstance(parsed(layout.settings), dict):
+        findings.add("settings", layout.settings, None, "not JSON", "a JSON object")
+    if None in read_scars(layout.scars):
+        findings.add("scars", layout.scars, None, "a line that names no scar", "JSON lines")
+    if not log.ends.live and layout.scratch.is_dir():
+        for path in sorted(layout.scratch.iterdir()):
+            findings.add("leftover", path, None, "an unfinished file", "none")
+
+
+def parsed(path: Path) -> Json | None:
+    """Return the content of a JSON file, as RocketMQ writes it; None if it cannot be used."""
+    try:
+        return _read(path)
+    except (OSError, ValueError, BadFile):
+        return None
+
+
+def _read(path: Path) -> Json:
+    return read_config(path.name.removesuffix(".bak"), read_small_file(path, MAX_CONFIG_BYTES))
+
+
+def broken_json(layout: Layout, findings: Findings) -> list[Path]:
+    """Report unusable configuration files: a warning if the .bak is usable, else an error."""
+    broken = []
+    names = {path.name.removesuffix(".bak") for path in layout.config.glob("*.json*")}
+    for path in sorted(layout.config / name for name in names if name.endswith(".json")):
+        found = _problem_of(path)
+        has_backup = parsed(path.with_name(f"{path.name}.bak")) is not None
+        if not path.exists():  # a power cut may leave only the .bak of the first text
+            if has_backup:
+                findings.add("config-absent", path, None, found, "JSON")
+        elif found:
+            broken.append(path)
+            findings.add("config-json" if has_backup else "config-lost", path, None, found, "JSON")
+    return broken
+
+
+def _problem_of(path: Path) -> str:
+    """Return why a configuration file cannot be used; empty if it can."""
+    try:
+        _read(path)
+    except FileNotFoundError:
+        return "no file"
+    except BadFile as error:
+        return error.found
+    except (OSError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def look_at_batch_queues(layout: Layout, log: LogMap, findings: Findings) -> None:
+    """Check that each entry names a whole record. Batch queues are RocketMQ's own; mqlake does not derive them."""
+    for folder in sorted(layout.batch_queues.glob("*/*")):
+        for found in look(folder):
+            file = open_file(found.path, 0)
+            data = file.pages[:] if file is not None else b""
+            for at in range(0, len(data) - BATCH_ENTRY_SIZE + 1, BATCH_ENTRY_SIZE):
+                entry = BatchEntry(*BATCH_ENTRY.unpack_from(data, at))
+                if entry.size <= 0:
+                    break
+                if not log.first <= entry.physical_offset < log.end:
+                    continue
+                file = log.files.get(entry.physical_offset - entry.physical_offset % log.file_size)
+                place = entry.physical_offset % log.file_size
+                if file is None or check_record(file.pages, place, file.size, -1, False) != entry.size:
+                    told = f"record at {entry.physical_offset}, {entry.size} bytes"
+                    findings.add("queue-entry", found.path, at, told, "a whole record")

@@ -1,0 +1,58 @@
+"""The health of a store: the state of every worker, for its own process and for others.
+
+The writer keeps `mqlake/health.json` up to date: it is written when a worker changes its state, not synced, and means
+nothing once that writer is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from mqlake.files.layout import Layout
+from mqlake.runtime.workers import State, WorkerHealth
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What `MessageStore.health` returns."""
+
+    workers: tuple[WorkerHealth, ...] = ()
+    failure: str | None = None
+    """Why the store, or one of its workers, does not do its work; None if all is well."""
+
+    @property
+    def ok(self) -> bool:
+        """No sync failed, and every worker runs."""
+        return self.failure is None and all(worker.error is None for worker in self.workers)
+
+
+def publish_health(layout: Layout, pid: int, workers: Sequence[WorkerHealth]) -> None:
+    """Tell other processes. One thread at a time calls this."""
+    content = json.dumps({"writer": pid, "workers": [asdict(worker) for worker in workers]})
+    made = layout.health.with_suffix(".new")
+    try:
+        made.write_text(content, encoding="utf-8")
+        made.replace(layout.health)
+    except OSError as error:  # others see an old state; this process sees the true one
+        _log.debug("%s is not kept up to date: %s", layout.health, error)
+
+
+def read_health(layout: Layout, writer: int, behind: Mapping[str, int]) -> Health:
+    """Return what the writer with this process id last told; empty if it told nothing.
+
+    `behind` is what the positions say now of workers that follow the log: what the writer told may be old.
+    """
+    try:
+        content = json.loads(layout.health.read_text(encoding="utf-8"))
+        if content["writer"] != writer:
+            return Health()
+        workers = tuple(WorkerHealth(**each | {"state": State(each["state"])}) for each in content["workers"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return Health()
+    workers = tuple(replace(each, behind_bytes=behind.get(each.name, each.behind_bytes)) for each in workers)
+    return Health(workers, next((f"{each.name}: {each.error}" for each in workers if each.error is not None), None))

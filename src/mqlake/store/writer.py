@@ -1,0 +1,588 @@
+"""The one process that appends to a store: puts the stages together and takes them apart again.
+
+Opening takes the lock, recovers, and starts the workers in the order in which they depend on each other; closing stops
+them in the reverse order. In between the stages do the work: `logs/log_writer.py` appends, `store/flush.py` syncs,
+`store/dispatch.py` derives queues and index, `store/checkpoint.py` says what is on disk, `store/retention.py` deletes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import shutil
+import threading
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mqlake.config import StoreConfig
+from mqlake.errors import DispatchFailed, InvalidConfig, InvalidMessage, StoreClosed, StoreError
+from mqlake.files.layout import Layout
+from mqlake.files.lock import StoreLock
+from mqlake.files.mapped_file import sync_directory, sync_file
+from mqlake.files.pool import TransientPool
+from mqlake.files.positions import APPENDED, DELETIONS, DISPATCHED, NEXT_CLEANING, Positions
+from mqlake.files.preallocation import Preallocator
+from mqlake.files.small_files import replace_file
+from mqlake.kernel import Ends
+from mqlake.kernel import types as kernel
+from mqlake.kernel.types import Readable
+from mqlake.logs.consume_queues import BatchQueues
+from mqlake.logs.log_writer import LogWriter
+from mqlake.logs.topic_table import TopicTable
+from mqlake.message import Durability, Message, PutReceipt, StoredMessage
+from mqlake.runtime.locks import make_lock
+from mqlake.runtime.workers import Workers
+from mqlake.store.checkpoint import (
+    Checkpoint,
+    Checkpointer,
+    IndexMark,
+    rocketmq_content,
+    rocketmq_digest,
+    write_checkpoint,
+)
+from mqlake.store.contents import Contents
+from mqlake.store.derived import restore, settle_rebuilt
+from mqlake.store.flush import Committer, Flusher
+from mqlake.store.health import Health, publish_health
+from mqlake.store.opening import find_store, keep_notes, mend_last_file, refusal, resolve
+from mqlake.store.recovery import LogEnd, Progress, Recovery, Reporter, Trust, abort_content
+from mqlake.store.retention import Retention, retention_stats
+from mqlake.store.stats import StoreStats, TopicStats
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from mqlake.store.awaiting import LoopArrivals
+
+CLOSE_DISPATCH_S: Final = 30.0
+SETTLE_S: Final = 5.0
+FAILED_DISPATCH: Final = "failed dispatch"
+CLOSED: Final = "closed"
+_log = logging.getLogger(__name__)
+
+
+def open_writer(
+    path: str | os.PathLike[str], config: StoreConfig, *, create: bool = True, progress: Progress | None = None
+) -> Writer:
+    """Open a store for writing, creating it if there is none. Without the delivery layer: no delayed message moves."""
+    try:
+        layout = find_store(path, read_only=False, create=create)
+        return Writer(layout, resolve(layout, config), progress)
+    except OSError as error:
+        raise refusal(Path(path), error) from error
+
+
+class Writer(Contents):
+    """Offers both ports of `store/ports.py`. Any thread may call it."""
+
+    log: LogWriter
+
+    def __init__(self, layout: Layout, config: StoreConfig, progress: Progress | None = None) -> None:
+        with ExitStack() as undo:
+            self._lock = StoreLock(layout.lock)
+            undo.callback(self._lock.release)
+            for directory in (layout.commit_log, layout.consume_queues, layout.index, layout.config):
+                directory.mkdir(exist_ok=True)
+            layout.own.mkdir(exist_ok=True)
+            shutil.rmtree(layout.scratch, ignore_errors=True)  # what a crash left half made
+            mend_last_file(layout, config)
+            super().__init__(layout, config, writable=True)
+            undo.callback(self._let_go)
+            self._health_lock = make_lock("health")
+            self.workers = Workers(self._publish_health)
+            undo.callback(self.workers.stop)
+            self._recover(Reporter(progress), undo)
+            keep_notes(layout, config)
+            self._mark_running()
+            self._start()
+            undo.pop_all()
+
+    # ---- opening
+
+    def _recover(self, reporter: Reporter, undo: ExitStack) -> None:
+        trust, end = self._judge(reporter)
+        cut_bytes = self.log_files.truncate_to(end.offset) if self.log_files.starts and not trust.untouched else 0
+        cut_queue_count = restore(trust, self.queues, self.index, self.layout.set_aside, self.log_files.first_offset)
+        self.positions = Positions.create(self.layout.positions)
+        self._open_log(trust, end, undo)
+        self._make_reader()
+        self.dispatcher = self._dispatch(trust.offset, end.offset, reporter)
+        for topic in self.deleted_topics.ends:  # a crash came while one was deleted
+            if not any(self.queues.end_of(topic, queue_id) for queue_id in self.queues.queue_ids(topic)):
+                self.queues.remove(topic, self.layout.scratch / "deleted")
+        if trust.rebuilds:
+            cut_queue_count += settle_rebuilt(trust, self.queues, end.offset)
+        self.queues.log_end = end.offset
+        self._last = end.last_record, end.last_timestamp
+        self._begin_checkpoints(trust)
+        self.recovery = Recovery(
+            reason=trust.reason,
+            trusted=trust.offset,
+            end=end.offset,
+            walked_count=end.record_count,
+            dispatched_count=self.dispatcher.record_count,
+            cut_bytes=cut_bytes,
+            scars=end.scars,
+            cut_queue_count=cut_queue_count,
+            index_rebuilt=trust.rebuilds and self.index is not None,
+            took_ms=reporter.took_ms,
+        )
+        self._tell_recovery()
+
+    def _open_log(self, trust: Trust, end: LogEnd, undo: ExitStack) -> None:
+        """Make the ends, and the log that moves them. Nothing is appended before the store is open."""
+        config = self.config
+        self._pool = None
+        if config.pool.enabled:
+            self._pool = TransientPool(config.pool.buffer_count, self.log_files.file_size)
+        self.ends = Ends(
+            end.offset,
+            min(trust.watermark, end.offset) if trust.watermark >= 0 else self.log_files.first_offset,
+            kernel.DURABLE if config.flush.sync else kernel.COMMITTED,
+            self._pool is not None,
+            self.positions.words[APPENDED : DISPATCHED + 1],
+        )
+        undo.callback(self.ends.unpublish)
+        self._preallocator = Preallocator(
+            self.layout.spare,
+            self.log_files.file_size,
+            self.workers,
+            warm=config.memory.warm_files,
+            lock=config.memory.lock_files,
+        )
+        foreign_topics = frozenset(BatchQueues(self.layout.batch_queues, 0, 0).topics())
+        self.topics = TopicTable(self.queue_count, self.queues.end_of, foreign_topics)
+        self.log = LogWriter(
+            self.log_files,
+            config.commit_log,
+            self.ends,
+            self.topics,
+            self._preallocator,
+            last_timestamp=end.last_timestamp,
+            pool=self._pool,
+            pool_fails_fast=config.pool.fail_fast,
+            unlock_full_files=config.memory.lock_files,
+        )
+        undo.callback(self.log.close)
+
+    def _begin_checkpoints(self, trust: Trust) -> None:
+        """Leave a checkpoint that is true while this writer runs, or none: the distrusted must not seem to hold."""
+        self._checkpoint_is_due = trust.reason not in ("checkpoint", "new") or self.dispatcher.record_count > 0
+        generation = self.positions.generation
+        if trust.reason == "checkpoint" and trust.checkpoint is not None:
+            self._keep(replace(trust.checkpoint, clean=False, generation=generation))
+        elif trust.reason == "new":
+            self._keep(replace(self._moment(), generation=generation, rocketmq=(rocketmq_digest(self.layout),)))
+        elif self.layout.own_checkpoint.exists():
+            self.layout.own_checkpoint.unlink()
+            sync_directory(self.layout.own)
+
+    def _keep(self, checkpoint: Checkpoint) -> None:
+        try:
+            write_checkpoint(self.layout, checkpoint)
+        except OSError as error:
+            _log.warning("no checkpoint: %s", error)
+
+    def _tell_recovery(self) -> None:
+        found = self.recovery
+        notable = found.took_ms > 1000 or found.cut_bytes or found.scars or found.reason == "rebuild"
+        _log.log(logging.INFO if notable else logging.DEBUG, "recovered: %s", found)
+        try:
+            found.save(self.layout.last_recovery)
+        except OSError as error:
+            _log.warning("the result of recovery could not be saved: %s", error)
+
+    def _mark_running(self) -> None:
+        """From here on an end without `close` is an unclean one: RocketMQ's mark for it."""
+        self.layout.abort.write_text(abort_content(self.positions.generation))
+        sync_file(self.layout.abort)
+        sync_directory(self.layout.root)
+
+    def _start(self) -> None:
+        config = self.config
+        self._unforced = Durability.MEMORY if config.pool.enabled else Durability.PAGE_CACHE
+        self._usual = Durability.DISK if config.flush.sync else self._unforced
+        self._closing = threading.Event()
+        self._stopped_cleanly: bool | None = None
+        """What `_stop` returned; None while the store runs."""
+        self._arrivals: dict[asyncio.AbstractEventLoop, LoopArrivals] = {}
+        self._preallocator.start()
+        self.flusher = Flusher(self.layout.root, self.log, config.flush, self.workers)
+        if config.flush.sync:
+            self.flusher.wait_until_durable(self.ends.appended)
+        self.retention = Retention(
+            self.layout,
+            self.log,
+            self.queues,
+            self.index,
+            self.positions.words,
+            config.retention,
+            self.checkpoint_now,
+            self.workers,
+        )
+        self.positions.announce(self.ends.committed, self.ends.durable, self.ends.dispatched)
+        self.flusher.start()
+        self.dispatcher.start(self.workers, self._dispatch_failed)
+        self._committer = None
+        if self._pool is not None:
+            self._committer = Committer(self.log, config.pool, self.flusher, self.workers)
+            self._committer.start()
+        self._derived_failure: OSError | None = None
+        self._checkpoint_lock = make_lock("checkpoint")
+        self._checkpointed = 0
+        self._with_checkpoints: list[Callable[[], None]] = []
+        self._checkpointer = Checkpointer(
+            config.flush, self._checkpoint_all, self.workers, at_once=self._checkpoint_is_due
+        )
+        self._checkpointer.start()
+        self.retention.start()
+
+    def queue_count(self, topic: str) -> int:
+        """Return how many queues take turns: all up to the first queue id that has none."""
+        known = set(self.queues.queue_ids(topic))
+        return next(i for i in itertools.count(self.config.consume_queue.queues_per_topic) if i not in known)
+
+    # ---- putting
+
+    def put(self, message: Message, durability: Durability | None = None) -> PutReceipt:
+        """Append one message; return when it is as safe as asked, or as the flush mode promises."""
+        wanted = self._usual if durability is None else self._level(durability)
+        receipt = self.log.append(message, wanted)  # logs/log_writer.py
+        if wanted > self._unforced:
+            self._reach(receipt.end, wanted)  # store/flush.py
+        return receipt  # dispatch follows by itself: it waits for the end that this moved
+
+    def put_as_is(self, message: Message, durability: Durability | None = None) -> PutReceipt:
+        """Append without delay routing."""
+        wanted = self._usual if durability is None else self._level(durability)
+        receipt = self.log.append_as_is(message, wanted)
+        if wanted > self._unforced:
+            self._reach(receipt.end, wanted)
+        return receipt
+
+    def put_many(self, messages: Sequence[Message], durability: Durability | None = None) -> list[PutReceipt]:
+        """Append a batch: all of it, next to one another, or none of it; one wait for all."""
+        if not messages:
+            raise InvalidMessage("batch", "no messages", "at least one")
+        wanted = self._usual if durability is None else self._level(durability)
+        receipts = self.log.append_many(messages, wanted)
+        if wanted > self._unforced:
+            self._reach(receipts[-1].end, wanted)
+        return receipts
+
+    async def put_async(
+        self, message: Message, durability: Durability | None, loop: asyncio.AbstractEventLoop
+    ) -> PutReceipt:
+        """Append one message; the event loop continues while the disk works."""
+        wanted = self._usual if durability is None else self._level(durability)
+        receipt = self.log.append(message, wanted)
+        if wanted >= Durability.DISK:
+            await self.flusher.when_durable(receipt.end, loop)
+        elif wanted > self._unforced:
+            self._reach(receipt.end, wanted)
+        return receipt
+
+    def put_packed(self, packed: Readable, *, timestamp: int = 0, keep: int = 0) -> None:
+        """Append packed records (`ingest/pack.py`) in their order; `flush` makes them durable."""
+        self.log.append_packed(packed, timestamp=timestamp, keep=keep)
+
+    def _level(self, durability: Durability) -> Durability:
+        if not isinstance(durability, Durability):
+            raise InvalidConfig("durability", durability, f"must be one of {', '.join(map(str, Durability))}")
+        if durability > Durability.DISK:
+            raise InvalidConfig("durability", durability.name, "no replica is attached; use DISK or less")
+        return max(durability, self._unforced)
+
+    def _reach(self, end: int, wanted: Durability) -> None:
+        if wanted >= Durability.DISK:
+            self.flusher.wait_until_durable(end)
+        else:
+            self.log.commit()
+
+    def flush(self) -> None:
+        """Return when all that was put so far is on disk."""
+        self.flusher.wait_until_durable(self.ends.appended)
+
+    def publish(self) -> None:
+        """Make visible what was appended so far, if that needs a sync or a commit."""
+        if self.config.flush.sync:
+            self.flusher.wait_until_durable(self.ends.appended)
+
+    def record(self, physical_offset: int) -> StoredMessage:
+        """Return a message that this process appended, visible or not."""
+        return StoredMessage(self.log.record_at(physical_offset, self.log.commit()))
+
+    # ---- reading
+
+    @property
+    def look_s(self) -> float:
+        return threading.TIMEOUT_MAX
+
+    def queues_version(self) -> float:
+        return self.queues.version
+
+    def follow(self) -> None:
+        """Nobody else writes."""
+
+    def settle(self) -> bool:
+        """Let dispatch come to what was put before this call; False if it had already."""
+        end = self.ends.promised
+        if self.ends.dispatched >= end:
+            return False
+        self.catch_up(end, SETTLE_S)
+        return True
+
+    def catch_up(self, end: int, timeout_s: float, *, patient: bool = False) -> bool:
+        """Wait until everything before `end` is dispatched; return whether it is.
+
+        While dispatch is in trouble there is nothing to wait for, unless the caller is `patient` and it may pass.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self.ends.dispatched < end:
+            nudges = self.ends.nudges
+            if self.dispatcher.is_troubled and not (patient and not self._has_dispatch_failed):
+                break
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                break
+            self.ends.wait(kernel.DISPATCHED, end, int(left_s * 1e9), nudges)
+        return self.ends.dispatched >= end
+
+    def wait_until(self, arrived: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until dispatch, or a call of `look_again`, makes a condition true; DispatchFailed if it never will."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            nudges, seen = self.ends.nudges, self.ends.dispatched
+            if arrived():
+                return True
+            if self._has_dispatch_failed:
+                raise self._dispatch_error()
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or self._closing.is_set():
+                return False
+            self.ends.wait(kernel.DISPATCHED, seen + 1, int(min(left_s, 1e6) * 1e9), nudges)
+
+    async def until_async(self, arrived: Callable[[], bool], timeout_s: float, loop: asyncio.AbstractEventLoop) -> None:
+        """`wait_until` for a task of an event loop."""
+        from mqlake.store.awaiting import LoopArrivals
+
+        def over() -> bool:
+            return arrived() or self._has_dispatch_failed or self._closing.is_set()
+
+        for gone in [known for known in self._arrivals if known.is_closed()]:
+            self._arrivals.pop(gone, None)
+        waiting = self._arrivals.setdefault(loop, LoopArrivals(loop, self.ends))
+        await waiting.until(over, timeout_s)
+        if self._has_dispatch_failed and not arrived():
+            raise self._dispatch_error()
+
+    def look_again(self) -> None:
+        self.ends.nudge()
+
+    # ---- failing
+
+    @property
+    def _has_dispatch_failed(self) -> bool:
+        return self.log.is_refused(FAILED_DISPATCH)
+
+    def _dispatch_failed(self, error: Exception) -> None:
+        """Refuse puts, which nobody would ever see, and wake waiting threads: dispatch stopped for good."""
+        self._dispatch_failure = error
+        self.log.refuse(FAILED_DISPATCH, self._dispatch_error)
+        self.ends.nudge()
+
+    def _dispatch_error(self) -> DispatchFailed:
+        error = self._dispatch_failure
+        return DispatchFailed(self.layout.root, f"{type(error).__name__}: {error}")
+
+    def health(self) -> Health:
+        failure = self.flusher.failure or self.dispatcher.failure or self._derived_failure or self.retention.failure
+        return Health(self.workers.health(), None if failure is None else str(failure))
+
+    def _publish_health(self) -> None:
+        with self._health_lock:  # what is told last is the newest
+            publish_health(self.layout, os.getpid(), self.workers.health())
+
+    # ---- deleting a topic
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic's queues. Its records stay in the log until retention deletes them, and are in no queue.
+
+        Puts to the topic wait meanwhile: the marker that ends its old life is on disk before the new one begins.
+        """
+        with self._checkpoint_lock:
+            end = self.log.begin_deletion(topic)
+            deleted = False
+            try:
+                self.dispatcher.run(lambda: self._delete_queues(topic, end))
+                deleted = True
+            finally:
+                self.log.end_deletion(topic, deleted=deleted)
+        self.checkpoint_now()
+
+    def _delete_queues(self, topic: str, end: int) -> None:
+        self.deleted_topics.mark(topic, end)
+        self.queues.remove(topic, self.layout.scratch / "deleted")
+        self.positions.words[DELETIONS] += 1
+
+    # ---- checkpoints
+
+    def _moment(self) -> Checkpoint:
+        """Return the checkpoint of now, without what only the disk can say. No step of the dispatcher is under way."""
+        index = self.config.index
+        last_record = self.dispatcher.last_record
+        return Checkpoint(
+            first_offset=self.log_files.first_offset,
+            dispatched=self.dispatcher.dispatched,
+            last_record=last_record if last_record >= 0 else self._last[0],
+            queue_ends=self.queues.snapshot(),
+            index=IndexMark(
+                files=self.index.names if self.index is not None else (),
+                header=self.index.header if self.index is not None else b"",
+                slot_count=index.slot_count or 0 if self.index is not None else 0,
+                entry_count=index.entry_count or 0 if self.index is not None else 0,
+            ),
+        )
+
+    def with_checkpoints(self, write: Callable[[], None]) -> None:
+        """Have something written after every checkpoint, by the same worker."""
+        self._with_checkpoints.append(write)
+
+    def write_checkpoint(self, *, clean: bool = False) -> bool:
+        """Sync log, queues and index, then write the checkpoints that say so; False while dispatch is in trouble."""
+        with self._checkpoint_lock:
+            if self._derived_failure is not None:
+                raise self._derived_failure
+            seen = self.dispatcher.run(self._moment_between_steps)
+            if seen is None:
+                return False
+            moment, timestamp = seen
+            self.flusher.wait_until_durable(moment.dispatched)
+            self._sync_derived()
+            content = rocketmq_content(timestamp, timestamp if self.index is not None else 0, moment.dispatched)
+            checkpoint = replace(
+                moment,
+                durable=self.ends.durable,
+                clean=clean,
+                generation=self.positions.generation,
+                rocketmq=(rocketmq_digest(self.layout), zlib.crc32(content)),
+            )
+            write_checkpoint(self.layout, checkpoint)
+            self._checkpointed = moment.dispatched
+            if timestamp:
+                replace_file(self.layout.checkpoint, content, self.layout.scratch)
+            return True
+
+    def _moment_between_steps(self) -> tuple[Checkpoint, int] | None:
+        """Return the checkpoint of now; None if a step is half done."""
+        if self.dispatcher.is_troubled:
+            return None
+        return self._moment(), self.dispatcher.last_timestamp or self._last[1]
+
+    def _sync_derived(self) -> None:
+        """Sync queues and index. After a failure no later sync proves that they are whole: there are no more
+        checkpoints, and the next opening goes back to the last.
+        """
+        try:
+            self.queues.sync()
+            if self.index is not None:
+                self.index.sync()
+        except OSError as error:
+            self._derived_failure = error
+            raise
+
+    def _checkpoint_all(self) -> None:
+        self.write_checkpoint()
+        for write in list(self._with_checkpoints):
+            write()
+
+    def checkpoint_now(self) -> int:
+        """Write a checkpoint if possible. Return the offset that the newest one of this run covers."""
+        try:
+            self.write_checkpoint()
+        except (StoreError, OSError) as error:
+            _log.error("no checkpoint: %s", error)
+        return self._checkpointed
+
+    def stats(self) -> StoreStats:
+        health = self.health()
+        return StoreStats(
+            first_offset=self.log.first_offset,
+            appended_end=self.ends.appended,
+            committed_end=self.ends.committed,
+            durable_end=self.ends.durable,
+            dispatched_end=self.ends.dispatched,
+            file_size_bytes=self.log.file_size,
+            log_file_count=len(self.log_files.starts),
+            index_file_count=self.index.file_count if self.index else 0,
+            topic_count=len(self.reader.topics()),
+            sync_count=self.flusher.sync_count,
+            dispatched_count=self.dispatcher.record_count,
+            failure=health.failure,
+            workers=health.workers,
+            damage=tuple(sorted({*self.damage(), *self.dispatcher.rejected})),
+            scar_count=len(self.scars.ranges),
+            damaged_entry_count=self.reader.damaged_entry_count,
+            recovery=self.recovery,
+            topics={
+                state.name: TopicStats(put_count=state.put_count, put_bytes=state.put_bytes)
+                for state in self.topics.all_states()
+            },
+            retention=retention_stats(self.layout, self.log, self.positions.read(NEXT_CLEANING)),
+        )
+
+    # ---- closing
+
+    def close(self) -> None:
+        """Refuse puts, let dispatch catch up, sync, checkpoint, let go. If any of it fails, `abort` stays in place.
+
+        A call that was interrupted is finished by the next one.
+        """
+        if self._stopped_cleanly is None:
+            self._stopped_cleanly = self._stop()
+        self.log.close()
+        self.ends.unpublish()
+        self.positions.close()
+        self.layout.health.unlink(missing_ok=True)
+        if self._stopped_cleanly:
+            self.layout.abort.unlink(missing_ok=True)
+            sync_directory(self.layout.root)
+        self._let_go()
+        self._lock.release()
+
+    def _stop(self) -> bool:
+        """Stop everything that runs and write the last checkpoint; return whether all of the log is covered by it."""
+        self._closing.set()
+        self.log.refuse(CLOSED, lambda: StoreClosed(self.layout.root))
+        self.ends.nudge()
+        self.retention.close()
+        if self._committer is not None:
+            self._committer.close()
+        durable = self.flusher.close()
+        caught_up = self.catch_up(self.ends.promised, CLOSE_DISPATCH_S)
+        self.dispatcher.close()
+        self._checkpointer.close()
+        clean = durable and caught_up and self.ends.dispatched >= self.ends.appended
+        clean = clean and self._close_checkpoint()
+        self.workers.stop()
+        self._preallocator.close()
+        if self._pool is not None:
+            self._pool.close()
+        return clean
+
+    def _close_checkpoint(self) -> bool:
+        try:
+            return self.write_checkpoint(clean=True)
+        except (StoreError, OSError) as error:
+            _log.error("no checkpoint at close: %s", error)
+            return False
+
+    def give_up(self) -> None:
+        """Close a forked child's copy of the lock's descriptor; the parent keeps its own. Touch nothing else."""
+        self._lock.abandon()

@@ -1,0 +1,134 @@
+"""An interrupted wait ends at once, concerns the thread that waited, and leaves the store working."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.programs import run
+
+BEGIN = """
+class Interrupted(Exception):
+    pass
+
+def interrupt(*_):
+    raise Interrupted
+
+signal.signal(signal.SIGALRM, interrupt)
+kind = sys.argv[2]
+expected = KeyboardInterrupt if kind == "ctrl-c" else Interrupted
+
+def interrupted(wait):
+    '''Run a wait that would last for long, interrupt it, and return how long it went on after that.'''
+    sent = []
+
+    def send():
+        waiting.wait()
+        time.sleep(0.2)
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT if kind == "ctrl-c" else signal.SIGALRM)
+
+    waiting = threading.Event()
+    threading.Thread(target=send).start()
+    try:
+        waiting.set()
+        wait()
+    except expected:
+        took = time.monotonic() - sent[0]
+        assert took < 0.8, f"it went on for {took} s"
+        return
+    raise AssertionError("it was not interrupted")
+
+def works():
+    receipt = store.put(message(7, queue_id=0), durability=Durability.DISK)
+    assert store.read("orders", start=receipt.queue_offset, wait_s=5)
+"""
+KINDS = pytest.mark.parametrize("kind", ["ctrl-c", "handler"])
+POOLS = pytest.mark.parametrize("pool", ["", "PoolConfig(enabled=True, buffer_count=3)"], ids=["plain", "pool"])
+
+
+@POOLS
+@KINDS
+def test_waiting_for_a_message_is_interrupted_at_once(tmp_path: Path, kind: str, pool: str) -> None:
+    run(
+        BEGIN
+        + f"store = open_small(path, pool={pool or None})"
+        + """
+works()
+interrupted(lambda: store.read("orders", start=1, wait_s=20))
+works()
+consumer = store.consumer("group", "orders", start="last")
+interrupted(lambda: next(iter(consumer)))
+interrupted(lambda: consumer.poll(20))
+works()
+assert consumer.poll(5)
+store.close()
+""",
+        tmp_path / "store",
+        kind,
+    )
+
+
+BLOCKED_SYNC = """
+from tests.helpers import sync_in_python
+import pytest
+patch = pytest.MonkeyPatch()
+sync_in_python(patch)
+fdatasync, blocked, go_on = os.fdatasync, threading.Event(), threading.Event()
+
+def slow(descriptor):
+    blocked.set()
+    go_on.wait(10)
+    fdatasync(descriptor)
+"""
+
+
+@POOLS
+@KINDS
+def test_waiting_for_the_sync_of_another_thread_is_interrupted_at_once(tmp_path: Path, kind: str, pool: str) -> None:
+    run(
+        BEGIN
+        + BLOCKED_SYNC
+        + f"store = open_small(path, pool={pool or None}, flush=FlushConfig(timeout_ms=8_000))"
+        + """
+works()
+patch.setattr(os, "fdatasync", slow)
+leader = threading.Thread(target=lambda: store.put(message(1), durability=Durability.DISK))
+leader.start()
+assert blocked.wait(5)
+interrupted(lambda: store.put(message(2), durability=Durability.DISK))
+patch.setattr(os, "fdatasync", fdatasync)
+go_on.set()
+leader.join()
+works()
+assert store.stats().failure is None
+store.close()
+assert not (path / "abort").exists()
+""",
+        tmp_path / "store",
+        kind,
+    )
+
+
+@POOLS
+@KINDS
+def test_a_thread_that_is_interrupted_while_it_syncs_gives_the_lead_back(tmp_path: Path, kind: str, pool: str) -> None:
+    run(
+        BEGIN
+        + BLOCKED_SYNC
+        + f"store = open_small(path, pool={pool or None}, flush=FlushConfig(sync=True))"
+        + """
+works()
+patch.setattr(os, "fdatasync", slow)
+interrupted(lambda: store.put(message(1)))
+patch.setattr(os, "fdatasync", fdatasync)
+go_on.set()
+works()
+assert store.stats().failure is None
+store.close()
+assert not (path / "abort").exists()
+""",
+        tmp_path / "store",
+        kind,
+    )

@@ -1,0 +1,57 @@
+"""A store that nobody refers to is closed: its workers end, its lock is free, and a warning says so."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+
+from mqlake import MessageStore, PoolConfig
+from tests.helpers import bodies, eventually, message, open_small
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("pool", [None, PoolConfig(enabled=True, buffer_count=3)], ids=["plain", "pool"])
+def test_an_unclosed_store_is_collected(tmp_path: Path, pool: PoolConfig | None) -> None:
+    gc.collect()
+    threads, files = set(threading.enumerate()), descriptors()
+    store = open_small(tmp_path, pool=pool)
+    store.put(message(1, queue_id=0))
+    store.put(message(2, delay_level=3))
+    with store.transaction() as transaction:
+        transaction.put(message(3, "others"))
+    consumer = store.consumer("group", "orders")
+    assert consumer.poll(5)
+    assert set(threading.enumerate()) > threads
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        del store, consumer, transaction
+        gc.collect()
+    assert [
+        str(each.message) for each in given if each.category is ResourceWarning and str(tmp_path) in str(each.message)
+    ]
+    assert eventually(lambda: set(threading.enumerate()) <= threads, 5), threading.enumerate()
+    assert not (tmp_path / "abort").exists()
+    with open_small(tmp_path) as again:
+        assert bodies(again) == [b"body 1"]
+    gc.collect()
+    assert descriptors() <= files + 1
+
+
+def test_an_unclosed_reader_is_collected(tmp_path: Path) -> None:
+    with open_small(tmp_path) as store:
+        store.put(message(1, queue_id=0))
+    reader = MessageStore.open(tmp_path, read_only=True)
+    assert bodies(reader) == [b"body 1"]
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        del reader
+        gc.collect()
+    assert [each for each in given if each.category is ResourceWarning and str(tmp_path) in str(each.message)]

@@ -1,0 +1,323 @@
+"""A repaired store keeps all promises again, and every record outside the damaged bytes is served."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqlake
+from mqlake import MessageStore, StoreLocked
+from mqlake.errors import NotAStore
+from mqlake.inspect.fillers import fillers
+from mqlake.inspect.repair import repair
+from mqlake.kernel import check_record, dispatch_records
+from mqlake.torture.faults.damage import KINDS, damage
+from tests.golden.stores import GoldenStore
+from tests.helpers import LOG_FILE, message, open_small
+
+Served = dict[int, tuple[str, int, int, bytes]]
+SEEDS = range(3)
+
+
+def fill(path: Path) -> None:
+    draw = random.Random(1)
+    with open_small(path) as store:
+        for number in range(400):
+            topic = draw.choice(["orders", "payments", "audit"])
+            body = draw.randbytes(draw.randrange(1, 800))
+            store.put(message(number, topic, queue_id=draw.randrange(3), body=body))
+    (path / "config/topics.json").write_text('{"table":{"a@b":{0:5,1:7}}}')
+    (path / "config/topics.json.bak").write_text('{"table":{}}')
+
+
+def served(path: Path) -> Served:
+    """Return all that a reader gets through the queues, by physical offset."""
+    found: Served = {}
+    with MessageStore.open(path, read_only=True) as store:
+        for topic in store.topics():
+            for queue in store.queues(topic):
+                at = queue.first_offset
+                while messages := store.read(topic, queue_id=queue.queue_id, start=at, limit=50):
+                    for each in messages:
+                        found[each.physical_offset] = topic, queue.queue_id, each.queue_offset, each.record
+                    at = messages[-1].queue_offset + 1
+    return found
+
+
+def damaged_records(told: dict[str, Any], before: Served) -> set[int]:
+    """Return the records that the damage touched."""
+    folder, _, name = told["file"].partition("/")
+    if folder != "commitlog" or "offset" not in told:
+        return set()
+    start = int(name) + told["offset"]
+    return {
+        offset
+        for offset, (*_, record) in before.items()
+        if offset < start + told["length"] and start < offset + len(record)
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Served]:
+    path = tmp_path_factory.mktemp("whole") / "store"
+    fill(path)
+    return path, served(path)
+
+
+@pytest.fixture
+def store(whole: tuple[Path, Served], tmp_path: Path) -> Path:
+    shutil.copytree(whole[0], tmp_path / "store")
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("files", ["commitlog/*", "consumequeue/**/*", "index/*", "mqlake/*", "config/*", "**/*"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_seeded_damage_is_repaired_and_costs_only_what_it_touched(
+    kind: str, files: str, seed: int, store: Path, whole: tuple[Path, Served]
+) -> None:
+    try:
+        told = damage(store, seed, files=files, kind=kind)
+    except ValueError:
+        return  # this kind does not apply to these files
+    report = repair(store)
+    assert report.after.holds, (told, report.after.findings)
+    assert mqlake.check(store).holds
+    before, after = whole[1], served(store)
+    touched = damaged_records(told, before)
+    assert {offset for offset in before if offset not in after} <= touched, told
+    assert all(after[offset] == before[offset] for offset in before if offset in after and offset not in touched)
+    assert after.keys() <= before.keys()
+    if kind == "flip_bit":
+        assert len(before) - len(after) <= 1
+
+
+@pytest.mark.parametrize("at", [12, 15, 20, 27, 39])
+def test_a_header_that_its_neighbours_contradict_is_corrected(at: int, store: Path, whole: tuple[Path, Served]) -> None:
+    """With one bit of queue id, queue offset or state flipped, the message returns to its place and is not lost."""
+    offset = sorted(whole[1])[200]
+    with (store / f"commitlog/{offset - offset % LOG_FILE:020d}").open("r+b") as file:
+        file.seek(offset % LOG_FILE + at)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 4]))
+    assert {row.what for row in mqlake.check(store).findings if row.severity == 2} == {"record-header"}
+    assert repair(store).after.holds
+    assert served(store) == whole[1]
+
+
+@pytest.mark.parametrize("at", [52, 53, 64 + 4, 64 + 5], ids=["born", "born", "store", "store"])
+def test_a_port_that_rocketmq_cannot_decode_is_corrected(at: int, store: Path, whole: tuple[Path, Served]) -> None:
+    offset = sorted(whole[1])[7]
+    file = store / "commitlog" / f"{offset // LOG_FILE * LOG_FILE:020d}"
+    with file.open("r+b") as log:
+        log.seek(offset % LOG_FILE + at)
+        log.write(b"\x40")
+    report = repair(store)
+    assert [action.what for action in report.actions][:1] == ["mend-host"]
+    assert report.after.holds
+    assert served(store) == whole[1]
+
+
+def test_a_topic_that_its_neighbours_contradict_is_corrected(store: Path, whole: tuple[Path, Served]) -> None:
+    offset = sorted(whole[1])[200]
+    topic, _, _, record = whole[1][offset]
+    with (store / f"commitlog/{offset - offset % LOG_FILE:020d}").open("r+b") as file:
+        file.seek(offset % LOG_FILE + record.rindex(topic.encode()))
+        file.write(bytes([ord(topic[0]) ^ 0x80]))
+    assert repair(store).after.holds
+    assert served(store) == whole[1]
+
+
+def test_repair_backs_up_what_it_overwrites_or_removes(store: Path, whole: tuple[Path, Served]) -> None:
+    offset = sorted(whole[1])[200]
+    file = store / f"commitlog/{offset - offset % LOG_FILE:020d}"
+    data = bytearray(file.read_bytes())
+    data[offset % LOG_FILE + 88] ^= 1
+    file.write_bytes(data)
+    (store / "commitlog/notes.txt").write_text("hello")
+    backup = repair(store).backup
+    assert backup is not None and backup.parent == store / "mqlake/backup"
+    lines = [json.loads(line) for line in (backup / "manifest").read_text().splitlines()]
+    kept = {(line["file"], line["offset"]): line for line in lines}
+    record = kept[f"commitlog/{file.name}", offset % LOG_FILE]
+    saved = (backup / record["savedAs"]).read_bytes()[record["savedAt"] :][: record["length"]]
+    assert saved == data[offset % LOG_FILE :][: len(whole[1][offset][3])]
+    assert (backup / kept["commitlog/notes.txt", 0]["savedAs"]).read_text() == "hello"
+    assert any(name.startswith("consumequeue/") for name, _ in kept) and any(
+        name.startswith("index/") for name, _ in kept
+    )
+
+
+def test_a_whole_store_is_not_changed(store: Path) -> None:
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    report = repair(store)
+    assert report.done and report.actions == () and report.backup is None
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+
+
+def test_repairing_a_copy_does_not_change_the_store(store: Path, tmp_path: Path) -> None:
+    damage(store, 1, files="commitlog/*", kind="zero_pages")
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    report = repair(store, to=tmp_path / "copy")
+    assert report.path == tmp_path / "copy" and report.after.holds and mqlake.check(report.path).holds
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+    with pytest.raises(NotAStore, match="exists already"):
+        repair(store, to=tmp_path / "copy")
+
+
+def test_nothing_is_changed_before_it_is_confirmed(store: Path) -> None:
+    damage(store, 1, files="commitlog/*", kind="zero_pages")
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    report = repair(store, confirm=lambda found, actions: bool(found.holds or not actions))
+    assert not report.done and report.actions
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+
+
+def test_a_live_store_is_refused(store: Path, tmp_path: Path) -> None:
+    with MessageStore.open(store):
+        for to in (None, tmp_path / "copy"):
+            with pytest.raises(StoreLocked):
+                repair(store, to=to)
+
+
+def test_a_truncated_json_is_restored_from_its_bak(store: Path) -> None:
+    (store / "config/topics.json").write_text('{"table":')
+    (store / "config/lost.json").write_text("{")
+    report = repair(store)
+    assert {row.what for row in report.before.findings} == {"config-json", "config-lost"}
+    assert (store / "config/topics.json").read_text() == '{"table":{}}'
+    assert not (store / "config/lost.json").exists()
+    assert report.after.holds
+
+
+def test_a_queue_whose_messages_are_all_gone_keeps_its_queue_offsets(tmp_path: Path) -> None:
+    golden = GoldenStore("v5-retention", tmp_path)
+    with MessageStore.open(golden.path, config=golden.config, read_only=True) as opened:
+        ends = {(topic, q.queue_id): q.end_offset for topic in opened.topics() for q in opened.queues(topic)}
+    damage(golden.path, 3, files="commitlog/*", kind="zero_pages")
+    assert repair(golden.path, config=golden.config).after.holds
+    with MessageStore.open(golden.path, config=golden.config, read_only=True) as opened:
+        for (topic, queue_id), end in ends.items():
+            assert opened.queues(topic)[queue_id].end_offset == end
+
+
+@pytest.mark.parametrize("name", ["v4-crash-torn-tail", "v5-crash-no-queues", "v4-empty-next-file", "v5-crash"])
+def test_stores_from_a_crashed_rocketmq_are_repaired(name: str, tmp_path: Path) -> None:
+    golden = GoldenStore(name, tmp_path)
+    assert repair(golden.path, config=golden.config).after.holds
+    assert not (golden.path / "abort").exists()
+
+
+@pytest.mark.parametrize(
+    "length", [92, 93, 101, 102, 103, 5000, (1 << 20) + 1, (1 << 20) + 91, (1 << 20) + 92, 3 << 20]
+)
+def test_fillers_are_whole_records_that_fill_a_gap_exactly(length: int) -> None:
+    made = fillers(1000, 1000 + length, 77)
+    data = b"".join(record for _, record in made)
+    assert len(data) == length
+    at = 0
+    while at < length:
+        size = check_record(data, at, length, 1000 + at, True)
+        assert 92 <= size <= 1 << 20
+        at += size
+    _, why, runs, keys, count, _, timestamp = dispatch_records(data, 0, length, 1000, length, (), True, True)
+    assert (why, runs, keys, count, timestamp) == (1, [], b"", len(made), 77)
+
+
+DYING_REPAIR = """
+    import os, sys
+    from pathlib import Path
+
+    left = int(sys.argv[2])
+
+    def dies(call):
+        def counted(*arguments, **named):
+            global left
+            left -= 1
+            if left == 0:
+                os._exit(9)
+            return call(*arguments, **named)
+        return counted
+
+    for owner, name in ((os, "fsync"), (os, "fdatasync"), (os, "pwrite"), (os, "truncate"), (os, "ftruncate"),
+                        (Path, "rename"), (Path, "replace"), (Path, "unlink"), (Path, "touch"), (Path, "mkdir")):
+        setattr(owner, name, dies(getattr(owner, name)))
+    from mqlake.inspect.repair import repair
+    repair(sys.argv[1])
+    print(int(sys.argv[2]) - left)
+"""
+
+
+def dying_repair(store: Path, after: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", textwrap.dedent(DYING_REPAIR), str(store), str(after)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_repair_killed_at_any_moment_can_be_run_again(whole: tuple[Path, Served], tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(whole[0], broken)
+    told = [
+        damage(broken, 3, files="commitlog/*", kind="swap"),
+        damage(broken, 5, files="consumequeue/**/*", kind="flip_bit"),
+        damage(broken, 1, files="config/*.json", kind="half_json"),
+    ]
+    offset = sorted(whole[1])[200]
+    swapped = {told[0]["file"]: told[0]["other"], told[0]["other"]: told[0]["file"]}
+    name = f"commitlog/{offset - offset % LOG_FILE:020d}"
+    with (broken / swapped.get(name, name)).open("r+b") as file:
+        file.seek(offset % LOG_FILE + 88)
+        file.write(b"????")
+    (broken / "commitlog/notes.txt").write_text("hello")
+    counted = tmp_path / "counted"
+    shutil.copytree(broken, counted)
+    steps = int(dying_repair(counted, 1 << 30).stdout)
+    draw = random.Random(7)
+    for after in draw.sample(range(1, steps + 1), 20):
+        store = tmp_path / "store"
+        shutil.rmtree(store, ignore_errors=True)
+        shutil.copytree(broken, store)
+        assert dying_repair(store, after).returncode == 9
+        again = repair(store)
+        assert again.after.holds, (after, again.after.findings)
+        found = served(store)
+        assert found == {at: record for at, record in whole[1].items() if at != offset}, (after, len(found))
+
+
+def test_a_topic_whose_only_message_is_lost_is_empty_and_takes_new_messages(store: Path) -> None:
+    with MessageStore.open(store) as opened:
+        receipt = opened.put(message(1, "lonely", queue_id=0))
+        opened.put(message(2, "orders", queue_id=0))
+    with (store / f"commitlog/{receipt.physical_offset - receipt.physical_offset % LOG_FILE:020d}").open("r+b") as file:
+        file.seek(receipt.physical_offset % LOG_FILE + 88)
+        file.write(b"????")
+    assert repair(store).after.holds
+    with MessageStore.open(store) as opened:
+        assert opened.put(message(3, "lonely", queue_id=0)).queue_offset == 0
+    assert mqlake.check(store).holds
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_queue_offsets_of_messages_lost_at_the_end_are_not_reused(lost: int, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with open_small(path) as store:
+        receipts = [store.put(message(number, queue_id=0)) for number in range(10)]
+    with (path / f"commitlog/{0:020d}").open("r+b") as file:
+        file.seek(receipts[10 - lost].physical_offset)
+        file.write(bytes(LOG_FILE - receipts[10 - lost].physical_offset))
+    assert repair(path).after.findings == ()
+    for number in range(2):
+        with open_small(path) as store:
+            assert store.put(message(100 + number, queue_id=0)).queue_offset == 10 + number
+        assert mqlake.check(path).findings == ()
+    with open_small(path, read_only=True) as store:
+        found = [m.keys[0] for m in store.read("orders", queue_id=0, limit=100)]
+        assert list(dict.fromkeys(found)) == [*(f"key-{n}" for n in range(10 - lost)), "key-100", "key-101"]
