@@ -12,7 +12,18 @@ from typing import Any
 
 import pytest
 
-from mqlake import CommitLogConfig, MessageStore, NotPermitted, OffsetOutOfRange, Sql, UnknownGroup, UnknownTopic, check
+from mqlake import (
+    CommitLogConfig,
+    MessageStore,
+    NotPermitted,
+    OffsetOutOfRange,
+    Severity,
+    Sql,
+    UnknownGroup,
+    UnknownTopic,
+    check,
+    repair,
+)
 from mqlake.delivery.registry.config_file import decode
 from tests.helpers import bodies, covers, eventually, message, open_small, writer_of
 
@@ -194,12 +205,34 @@ def test_a_topic_that_the_store_needs_cannot_be_deleted(store: MessageStore) -> 
         store.delete_topic("SCHEDULE_TOPIC_XXXX")
 
 
-def test_a_damaged_list_of_deleted_topics_is_reported_and_the_store_opens(
+@pytest.mark.parametrize("name", ["deleted-topics", "deleted-topics.bak"])
+def test_one_flipped_bit_in_the_list_of_deleted_topics_brings_none_back(
+    name: str, store: MessageStore, tmp_path: Path
+) -> None:
+    store.delete_topic("orders")
+    fill(store, 2)
+    store.wait_dispatched()
+    copy = crash(store.path, tmp_path / "copy")
+    file = copy / "mqlake" / name
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 4
+    file.write_bytes(content)
+    (row,) = (row for row in check(copy).findings if row.what == "deleted-topics")
+    assert row.file == f"mqlake/{name}"
+    assert repair(copy).after.severity == Severity.NOTE
+    assert file.read_bytes() != content
+    with open_small(copy) as opened:
+        assert bodies(opened, "orders") == [b"body 0", b"body 1"]
+
+
+def test_a_list_of_deleted_topics_that_is_lost_is_reported_and_the_store_opens(
     store: MessageStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.delete_topic("orders")
     copy = crash(store.path, tmp_path / "copy")
-    (copy / "mqlake" / "deleted-topics").write_bytes(b"[]")
+    for name in ("deleted-topics", "deleted-topics.bak"):
+        (copy / "mqlake" / name).write_bytes(b"[]")
+    assert "deleted-topics-lost" in {row.what for row in check(copy).findings}
     with open_small(copy) as opened:
         assert bodies(opened, "payments") == [b"body %d" % number for number in range(5)]
     assert "deleted topics may come back" in caplog.text

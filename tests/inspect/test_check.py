@@ -665,6 +665,7 @@ FIFOS = [
     "mqlake/settings.json",
     "mqlake/scars",
     "mqlake/deleted-topics",
+    "mqlake/deleted-topics.bak",
     "mqlake/recovery.json",
     "mqlake/gates/archive",
     "config/topics.json",

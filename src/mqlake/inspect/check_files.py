@@ -16,6 +16,7 @@ from mqlake.inspect.findings import Findings
 from mqlake.inspect.log_map import LogMap
 from mqlake.inspect.survey import look, open_file
 from mqlake.kernel import check_record
+from mqlake.logs.deleted_topics import DeletedTopics
 from mqlake.logs.scars import read_scars
 from mqlake.store.checkpoint import read_checkpoint
 
@@ -117,6 +118,11 @@ def _notes(layout: Layout, log: LogMap, findings: Findings) -> None:
         findings.add("settings", layout.settings, None, "not JSON", "a JSON object")
     if None in read_scars(layout.scars):
         findings.add("scars", layout.scars, None, "a line that names no scar", "JSON lines")
+    deleted = DeletedTopics(layout.deleted_topics, layout.scratch)
+    deleted.load()
+    for path in deleted.damaged:
+        what = "deleted-topics-lost" if deleted.is_lost else "deleted-topics"
+        findings.add(what, path, None, "a wrong checksum", "a JSON object and its CRC-32")
     if not log.ends.live and layout.scratch.is_dir():
         for path in sorted(layout.scratch.iterdir()):
             findings.add("leftover", path, None, "an unfinished file", "none")

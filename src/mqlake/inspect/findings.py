@@ -85,6 +85,8 @@ PROMISES = {
     "positions": Promise(WARNING, "readers in other processes may be misled", REPAIR),
     "settings": Promise(WARNING, "the sizes of index files must be configured", REPAIR),
     "scars": Promise(WARNING, "known damage is searched for at each opening", REPAIR),
+    "deleted-topics": Promise(WARNING, "none: its other copy is used", REPAIR),
+    "deleted-topics-lost": Promise(ERROR, "deleted topics may come back", "delete them again after mqlake repair"),
     "abort": Promise(NOTE, "the next opening recovers", "open it"),
     "config-json": Promise(WARNING, "its .bak is used, here and by RocketMQ", REPAIR),
     "config-absent": Promise(NOTE, "none: its .bak is used, and the next change writes it", NOTHING_TO_DO),

@@ -39,6 +39,7 @@ from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import MappedFile, sync_directory
 from mqlake.files.names import file_name, folder_names, list_files
 from mqlake.files.small_files import read_small_file, replace_file
+from mqlake.logs.deleted_topics import copy_of
 from mqlake.store.checkpoint import read_checkpoint
 from mqlake.store.index_numbers import ENTRIES, SLOTS, IndexNumbers, index_files, numbers_in
 from mqlake.store.index_numbers import index_numbers as find_index_numbers
@@ -102,7 +103,8 @@ def refusal(root: Path, error: OSError) -> StoreError:
 def _refuse_irregular(layout: Layout) -> None:
     """Raise BadFile if a small file is a FIFO, a socket or a device: writing to it could block forever."""
     small = (layout.abort, layout.checkpoint, layout.lock, layout.positions, layout.own_checkpoint, layout.settings)
-    for path in (*small, layout.scars, layout.deleted_topics, layout.last_recovery, layout.timer, layout.timer_check):
+    small += (layout.deleted_topics, copy_of(layout.deleted_topics))
+    for path in (*small, layout.scars, layout.last_recovery, layout.timer, layout.timer_check):
         if path.exists() and not path.is_file() and not path.is_dir():
             raise BadFile(path, "no regular file", f"a file of the store; run: mqlake repair {layout.root}")
 

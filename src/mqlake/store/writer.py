@@ -113,6 +113,7 @@ class Writer(Contents):
         self._open_log(trust, end, undo)
         self._make_reader()
         self.dispatcher = self._dispatch(trust.offset, end.offset, reporter)
+        self.deleted_topics.mend()
         for topic in self.deleted_topics.ends:  # a crash came while one was deleted
             if not any(self.queues.end_of(topic, queue_id) for queue_id in self.queues.queue_ids(topic)):
                 self.queues.remove(topic, self.layout.scratch / "deleted")

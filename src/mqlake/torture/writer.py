@@ -29,6 +29,7 @@ from mqlake import (
     ConsumeQueueConfig,
     DiskFull,
     Durability,
+    FileFailed,
     FlushConfig,
     FlushTimeout,
     IndexConfig,
@@ -146,6 +147,9 @@ class Session:
                 if not self._plan.patient:
                     return False
                 time.sleep(RETRY_S)
+            except FileFailed as error:  # the next log file could not be made: typed, and nothing was promised
+                self._ledger.refuse(numbers[0], error)
+                return False
             except StoreClosed:
                 return False
             except FlushTimeout as error:  # a slow disk: the put promised nothing
