@@ -22,9 +22,9 @@ from mqlake import (
     UnknownGroup,
     UnknownTopic,
     check,
-    repair,
 )
 from mqlake.delivery.registry.config_file import decode
+from mqlake.inspect.repair import repair
 from tests.helpers import bodies, covers, eventually, message, open_small, writer_of
 
 
