@@ -13,7 +13,8 @@ from types import FrameType
 
 import pytest
 
-from mqlake import FileFailed, NotPermitted, RetentionConfig, TransactionConfig, check
+from mqlake import FileFailed, NotPermitted, RetentionConfig, StoredMessage, TransactionConfig, check
+from mqlake.store.read import Reader
 from tests.helpers import LOG_FILE, eventually, message, open_small, writer_of
 
 
@@ -119,3 +120,21 @@ def test_a_file_with_a_name_that_is_no_queue_files_stops_neither_reads_nor_check
         assert store.put(message(10, queue_id=0)).queue_offset == 10
         assert store.wait_dispatched()
         assert len(store.read("orders", limit=64)) == 11
+
+
+def test_a_put_that_dispatch_reaches_between_two_looks_of_a_read_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Reader.read
+    looks: list[int] = []
+
+    def too_early(self: Reader, *what: int) -> list[StoredMessage]:
+        """Look once before dispatch, which is done when this returns."""
+        looks.append(len(looks))
+        store.wait_dispatched()
+        return [] if len(looks) == 1 else look(self, *what)
+
+    with open_small(tmp_path) as store:
+        store.put(message(1, queue_id=0))
+        monkeypatch.setattr(Reader, "read", too_early)
+        assert [each.body for each in store.read("orders")] == [b"body 1"]

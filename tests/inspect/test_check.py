@@ -425,8 +425,8 @@ DAMAGES: dict[str, Callable[[Broken], Place]] = {
     "leftover": leftover,
     "foreign": foreign,
 }
-ELSEWHERE = {"index-fewer", "index-numbers", "own-checkpoint-behind"}
-"""Told of stores that RocketMQ wrote, or that lost what we noted: tests of their own."""
+ELSEWHERE = {"index-fewer", "index-numbers", "own-checkpoint-behind", "deleted-topics", "deleted-topics-lost"}
+"""Told of stores that RocketMQ wrote, that lost what we noted, or that had a topic deleted: tests of their own."""
 
 
 @pytest.mark.parametrize("what", DAMAGES)

@@ -321,3 +321,14 @@ def test_queue_offsets_of_messages_lost_at_the_end_are_not_reused(lost: int, tmp
     with open_small(path, read_only=True) as store:
         found = [m.keys[0] for m in store.read("orders", queue_id=0, limit=100)]
         assert list(dict.fromkeys(found)) == [*(f"key-{n}" for n in range(10 - lost)), "key-100", "key-101"]
+
+
+def test_a_store_without_its_log_folder_is_repaired_with_files_of_its_own_size(tmp_path: Path) -> None:
+    fill(tmp_path / "s")
+    shutil.rmtree(tmp_path / "s/commitlog")
+    report = repair(tmp_path / "s")
+    assert report.done
+    sizes = {file.stat().st_size for file in (tmp_path / "s/commitlog").iterdir()}
+    assert sizes == {LOG_FILE}
+    with open_small(tmp_path / "s") as store:
+        assert store.put(message(1)).physical_offset >= 0

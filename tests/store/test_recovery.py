@@ -571,3 +571,14 @@ def test_an_entry_that_names_an_out_of_order_record_is_replaced_by_the_right_one
             first = store.queues("orders")[0].first_offset
             found = {m.body for m in store.read("orders", queue_id=0, start=first, limit=100)}
             assert {b"body %d" % number for number in numbers} <= found
+
+
+def test_a_torn_first_record_of_a_store_without_a_checkpoint_does_not_keep_it_from_opening(tmp_path: Path) -> None:
+    """Without a store time it counts as torn, although its CRC holds: the search after it must not find it again."""
+    path = fill(tmp_path, 30)
+    without_own_files(path)
+    with (path / LOG).open("r+b") as log:
+        log.seek(56)
+        log.write(bytes(8))
+    with open_small(path) as store:
+        assert bodies(store, start=1)[-1] == b"body 29"

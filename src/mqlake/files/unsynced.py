@@ -16,7 +16,6 @@ import contextlib
 import os
 import re
 import stat
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mqlake.errors import StoreError, file_error
@@ -75,6 +74,8 @@ class Unsynced:
             for path in paths:
                 _sync(path)
             return
+        from concurrent.futures import ThreadPoolExecutor  # not needed to open a store and put
+
         with ThreadPoolExecutor(WORKERS, "mqlake-sync") as threads:
             list(threads.map(_sync, paths))
 

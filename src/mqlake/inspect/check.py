@@ -28,7 +28,7 @@ from mqlake.inspect.survey import likely_file_size, look, open_file, place
 from mqlake.kernel import count_valid_entries
 from mqlake.kernel.types import BAD_CRC, BAD_LENGTHS, BAD_MAGIC, BAD_OFFSET, BAD_SIZE, NOTHING, REASONS
 from mqlake.logs.deleted_topics import deleted_topics_of
-from mqlake.store.opening import QUEUE_SIZE, find_store, index_numbers, read_notes
+from mqlake.store.opening import LOG_SIZE, QUEUE_SIZE, find_store, index_numbers, read_notes
 
 MIN_LOG_FILE_SIZE = 4096
 """No store has smaller files: a shorter one is a remnant without information."""
@@ -96,7 +96,8 @@ class Examination:
         self._done = 0
         self.found = look(layout.commit_log)
         likely = likely_file_size(self.found, look(layout.spare)) or 0
-        likely = likely if likely >= MIN_LOG_FILE_SIZE else DEFAULT_LOG_FILE_SIZE
+        if likely < MIN_LOG_FILE_SIZE:  # no file shows it
+            likely = read_notes(layout).get(LOG_SIZE) or DEFAULT_LOG_FILE_SIZE
         self.file_size = config.commit_log.file_size_bytes or likely
         self.queue_size = config.consume_queue.file_size_bytes or self._likely_queue_size()
         ends = read_ends(layout, locked_here=locked_here)

@@ -14,6 +14,7 @@ message is not reused: its entry becomes a filler.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -220,6 +221,7 @@ class _Repair:
         for path in self._irregular:
             self.backup.move(path)
         self.layout.abort.touch()
+        self.layout.commit_log.mkdir(exist_ok=True)
         sync_directory(self.layout.root)
         writes = self._writes()
         for offset, data in writes:
@@ -235,8 +237,10 @@ class _Repair:
     def _writes(self) -> list[tuple[int, bytes]]:
         """Yield what the log must hold instead of its present bytes."""
         writes: list[tuple[int, bytes]] = []
+        now_ms = int(time.time() * 1000)
         for gap in self._log.gaps:
-            timestamp = gap.timestamp or self._log.last_timestamp
+            # A record without a time counts as torn. If the log has no record left, no time is known.
+            timestamp = gap.timestamp or self._log.last_timestamp or now_ms
             if self._reaches_end(gap):
                 writes += closing(gap.start, gap.end, timestamp)
             else:

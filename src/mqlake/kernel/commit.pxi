@@ -22,13 +22,14 @@ cdef enum:
     WRITE_AHEAD = 1 << 20       # bytes after the log's end whose blocks one sync writes for the next syncs
     MOST_PATIENCE_NS = 500_000  # how long a leader waits at most for the threads that the last sync served
     MOST_SKIPPED = 31           # how many leaders in a row do not wait, after waiting was in vain several times
+    WOKEN_AT_ONCE = 1           # threads that the end of a sync wakes; each wakes the next
     ALL = 0x7fffffff
     EVERY_SYNC = 0xffffffff
 
 
 cdef inline uint32_t bit_of(int64_t number) noexcept nogil:
-    """Return the futex bit of a sync. Two are enough: threads only ever wait for the running sync or the next one."""
-    return <uint32_t> 1 << (number & 1)
+    """Return the futex bit of a sync. Threads that an earlier sync served may still sleep: 32 syncs do not share one."""
+    return <uint32_t> 1 << (number & 31)
 
 
 cdef class GroupCommit:
@@ -43,7 +44,9 @@ cdef class GroupCommit:
     longer than the last sync took: one sync for all is better than two syncs for half of them. A lone producer never
     waits.
 
-    The end of a sync wakes the threads that it served, and no others while a thread is in `serve`.
+    The end of a sync wakes a few of the threads that it served, and no others while a thread is in `serve`. Each of
+    those wakes the next when it has the interpreter lock. They all need that lock to return, and a thread that wakes
+    while another has it would go to sleep a second time.
 
     The durable end moves only after a sync that succeeded, and never again after one that failed.
     """
@@ -116,33 +119,38 @@ cdef class GroupCommit:
         cdef int64_t deadline = monotonic_ns() + timeout_ns
         cdef int64_t stop = deadline
         cdef bint in_main = PyThread_get_thread_ident() == main_thread
+        cdef int64_t mine
         cdef int answer
         if load_word(&self.ends.at[DURABLE]) >= end:
             return COVERED
         while True:
             if in_main:
                 stop = min(deadline, monotonic_ns() + SIGNAL_SLICE_NS)
+            mine = 0
             with nogil:
-                answer = self.wait_for(end, stop)
+                answer = self.wait_for(end, stop, &mine)
+            if mine:
+                # Whatever the answer: the wake-up may have been this thread's, and nobody else passes it on.
+                wake_sleepers(&self.ended, 1, bit_of(mine))
             if answer != TIMED_OUT or stop == deadline:
                 return answer
             PyErr_CheckSignals()
 
-    cdef int wait_for(self, int64_t end, int64_t deadline) noexcept nogil:
+    cdef int wait_for(self, int64_t end, int64_t deadline, int64_t* mine) noexcept nogil:
+        """Wait; `mine` becomes the sync that this thread slept for, 0 if it did not."""
         cdef int answer
-        cdef int64_t mine = 0
         cdef int late = 0
         cdef uint32_t seen
         while True:
             pthread_mutex_lock(&self.mutex)
-            answer = self.join(end, late, &mine)
+            answer = self.join(end, late, mine)
             # Read under the mutex, and `end_sync` changes it under the mutex: if a sync ends from here on, the futex
             # finds another value and does not sleep. So no wake-up is lost.
             seen = self.ended
             pthread_mutex_unlock(&self.mutex)
             if answer != ASLEEP:
                 return answer
-            late = sleep_on(&self.ended, seen, bit_of(mine), deadline)
+            late = sleep_on(&self.ended, seen, bit_of(mine[0]), deadline)
             if load_word(&self.ends.at[DURABLE]) >= end:
                 return COVERED
 
@@ -264,7 +272,7 @@ cdef class GroupCommit:
             self.ends.alarm()
         elif self.serving:
             if served:
-                wake_sleepers(&self.ended, ALL, bit_of(self.number))
+                wake_sleepers(&self.ended, WOKEN_AT_ONCE, bit_of(self.number))
             if self.is_wanted():
                 pthread_cond_signal(&self.called)
         else:  # the first thread to wake leads, unless this sync covered it

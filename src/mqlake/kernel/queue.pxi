@@ -83,6 +83,7 @@ cdef inline bint has_code(const int64_t* codes, Py_ssize_t count, int64_t code) 
 cdef enum:
     SHARED_BYTES = 65536        # one message that is kept can keep this much of its neighbours in memory
     SHARED_RECORDS = 64
+    COPIED_AHEAD = 4            # records that are prefetched ahead of the copy: they are scattered over the log
 
 cdef struct Reading:            # what to read, and the bytes taken so far
     const uint8_t* entries
@@ -199,11 +200,11 @@ cdef Py_ssize_t take_records(Source* sources, Py_ssize_t count, kind, bytes topi
                              list found, int64_t* why) except -1:
     """Copy records into one bytes object and append the valid ones to `found`. Return how many; set why not the next.
 
-    All are copied before the first is checked. Copies do not depend on each other, so their cache misses overlap, while
-    each check would wait for its record. And the checked bytes are the returned ones, whatever happens to the log.
+    A queue's records are scattered over the log, so each is prefetched while those before it are copied and checked.
+    The checked bytes are the copied ones, which are returned, whatever happens to the log.
     """
     cdef Record r
-    cdef Py_ssize_t i
+    cdef Py_ssize_t i, ahead
     cdef int64_t result
     cdef int64_t total = 0
     cdef uint8_t* at
@@ -213,10 +214,10 @@ cdef Py_ssize_t take_records(Source* sources, Py_ssize_t count, kind, bytes topi
     shared = PyBytes_FromStringAndSize(NULL, total)
     at = <uint8_t*> PyBytes_AS_STRING(shared)
     for i in range(count):
+        ahead = i + COPIED_AHEAD
+        if ahead < count:
+            prefetch_record(sources[ahead].p, sources[ahead].size, 0, sources[ahead].size)
         memcpy(at, sources[i].p, sources[i].size)
-        at += sources[i].size
-    at = <uint8_t*> PyBytes_AS_STRING(shared)
-    for i in range(count):
         result = parse(at, sources[i].size, sources[i].offset, True, &r)
         if result != sources[i].size or not is_numbered(at, &r, topic, queue_id, start + sources[i].number):
             why[0] = result if result < 0 else BAD_ENTRY

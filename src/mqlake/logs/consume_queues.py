@@ -9,7 +9,6 @@ exists before the writer's `dispatched` end covers its first record, so a follow
 
 from __future__ import annotations
 
-import heapq
 import os
 import shutil
 import weakref
@@ -200,7 +199,7 @@ class ConsumeQueues:
         if topic in self._ends:
             ids = ", ".join(map(str, sorted(self._ends[topic])))
             raise UnknownTopic(topic, queue_id, f"queues {ids} of this topic")
-        names = heapq.nsmallest(8, list(self._ends))
+        names = sorted(self._ends)[:8]
         raise UnknownTopic(topic, None, f"{len(self._ends)} topics: {', '.join(names)}" if names else "no topics yet")
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
@@ -355,6 +354,7 @@ class BatchQueues:
         self._file_size = file_size
         self._log_end = log_end
         self._known = {topic: set(ids) for topic, ids in _list_queues(directory)}
+        self.exist = bool(self._known)
         self._open: dict[tuple[str, int], BatchQueue] = {}
 
     def topics(self) -> list[str]:

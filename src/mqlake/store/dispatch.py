@@ -20,8 +20,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, NamedTuple, TypeVar
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from mqlake.codec.queue_entry import ENTRY
 from mqlake.kernel import dispatch_records
@@ -34,6 +34,9 @@ from mqlake.logs.key_index import KeyIndex
 from mqlake.logs.scars import Scars
 from mqlake.logs.topic_table import can_be_folder
 from mqlake.runtime.workers import UNTIL_WOKEN, Worker, Workers
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 STRETCH_BYTES: Final = 2 << 20
 MAX_STRETCH_BYTES: Final = 64 << 20
@@ -153,6 +156,10 @@ class Dispatcher:
 
         For recovery, which has nothing else to do: the next stretch is read on a second thread while one is written.
         """
+        if self.dispatched >= limit:
+            return
+        from concurrent.futures import ThreadPoolExecutor  # a store that was closed well does without
+
         with ThreadPoolExecutor(1, thread_name_prefix="mqlake-recovery") as reader:
             while self.step(limit, reader):
                 tell(self.dispatched)

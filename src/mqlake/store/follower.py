@@ -143,12 +143,10 @@ class Follower(Contents):
     def queues_version(self) -> float:
         return self._deletions * 1e9 + time.monotonic() // LOOK_S
 
-    def settle(self) -> bool:
-        """Follow the writer to what was durable before this call; True if there is more to see than before, or less."""
-        before = self.ends.visible, self.log.first_offset
+    def settle(self) -> None:
+        """Follow the writer to what was durable before this call."""
         self.follow()
         self._await_dispatch()
-        return (self.ends.visible, self.log.first_offset) != before
 
     def _await_dispatch(self) -> None:
         """Wait until the writer has dispatched what is durable: the writer's program may have told ours of a message.

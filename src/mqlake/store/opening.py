@@ -103,8 +103,8 @@ def refusal(root: Path, error: OSError) -> StoreError:
 def _refuse_irregular(layout: Layout) -> None:
     """Raise BadFile if a small file is a FIFO, a socket or a device: writing to it could block forever."""
     small = (layout.abort, layout.checkpoint, layout.lock, layout.positions, layout.own_checkpoint, layout.settings)
-    small += (layout.deleted_topics, copy_of(layout.deleted_topics))
-    for path in (*small, layout.scars, layout.last_recovery, layout.timer, layout.timer_check):
+    deleted = layout.deleted_topics, copy_of(layout.deleted_topics)
+    for path in (*small, *deleted, layout.scars, layout.last_recovery, layout.timer, layout.timer_check):
         if path.exists() and not path.is_file() and not path.is_dir():
             raise BadFile(path, "no regular file", f"a file of the store; run: mqlake repair {layout.root}")
 

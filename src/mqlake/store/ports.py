@@ -64,8 +64,8 @@ class Reading(Protocol):
     def follow(self) -> None:
         """Learn what another process has written. Nothing to do for the writer."""
 
-    def settle(self) -> bool:
-        """Wait until what was put before this call is dispatched; False if it was already."""
+    def settle(self) -> None:
+        """Wait until what was put before this call is dispatched. Whoever found nothing before must look again."""
 
     def wait_until(self, arrived: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until a condition is true that new messages, or `look_again`, make true; return whether it is."""

@@ -6,6 +6,7 @@ never returned. Queue reads and look-ups skip it and record the damage; a read b
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -14,6 +15,7 @@ from mqlake.codec.index_entry import key_hash, key_text
 from mqlake.codec.message_id import decode_message_id
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE, QueueEntry
 from mqlake.errors import CorruptRecord, NoSuchMessage, OffsetOutOfRange, StoreError, UnknownTopic
+from mqlake.files.mapped_file import MappedFile
 from mqlake.kernel import check_record, find_messages, read_records, seek_timestamp, select_entries
 from mqlake.kernel.types import BAD_ENTRY, REASONS
 from mqlake.logs.batch_queue import BatchQueue
@@ -51,7 +53,7 @@ class Followed(Protocol):
 
     def follow(self) -> None: ...
 
-    def settle(self) -> bool: ...
+    def settle(self) -> None: ...
 
     def wait_until(self, arrived: Callable[[], bool], timeout_s: float) -> bool: ...
 
@@ -61,17 +63,15 @@ def read_settled(
 ) -> list[StoredMessage]:
     """Read a queue. If there is nothing, let dispatch come to what was put before, and then wait for more."""
     port.follow()
-    reader, what = port.reader, (topic, queue_id, start, limit, max_bytes)
-    try:
-        messages = reader.read(*what)
-    except (UnknownTopic, OffsetOutOfRange):
-        if not port.settle():
-            raise
-        messages = reader.read(*what)
-    if not messages and port.settle():
-        messages = reader.read(*what)
+    reader = port.reader
+    with contextlib.suppress(UnknownTopic, OffsetOutOfRange):
+        messages = reader.read(topic, queue_id, start, limit, max_bytes)
+        if messages:
+            return messages
+    port.settle()
+    messages = reader.read(topic, queue_id, start, limit, max_bytes)  # always: dispatch may have come between the two
     if not messages and wait_s > 0 and port.wait_until(lambda: reader.end_of(topic, queue_id) > start, wait_s):
-        messages = reader.read(*what)
+        messages = reader.read(topic, queue_id, start, limit, max_bytes)
     return messages
 
 
@@ -152,7 +152,46 @@ class Reader:
 
     def read(self, topic: str, queue_id: int, start: int, limit: int, max_bytes: int) -> list[StoredMessage]:
         """Return at most `limit` messages from `start` on; none at the queue's end."""
-        return self._fetch(topic, queue_id, start, limit, max_bytes, None)[0]
+        found = self._read_simply(topic, queue_id, start, limit, max_bytes)
+        return found or self._fetch(topic, queue_id, start, limit, max_bytes, None)[0]
+
+    def _read_simply(self, topic: str, queue_id: int, start: int, limit: int, max_bytes: int) -> list[StoredMessage]:
+        """Read entries of one queue file whose records are all whole, as nearly always; none if it is not so simple."""
+        if self._batch_queues.exist or limit < 1:
+            return []
+        queue, files = self._queues.get(topic, queue_id), self._files
+        log_first, end = files.first_offset, queue.end
+        stop = start + limit
+        if stop > end:
+            stop = end
+        if not queue.first_offset(log_first) <= start < stop:
+            return []
+        file = queue.files.file_at(start * ENTRY_SIZE)
+        if file is None or stop * ENTRY_SIZE > file.end:
+            return []
+        first = file.start // ENTRY_SIZE
+        found: list[StoredMessage]
+        found, place, why = read_records(
+            file.pages,
+            start - first,
+            stop - first,
+            first,
+            topic.encode("utf-8", "surrogatepass"),
+            queue_id,
+            log_first,
+            self._log.ends.visible,
+            files.file_at,
+            max_bytes,
+            StoredMessage,
+        )
+        is_done = place == stop - first or (why == 0 and self._is_full(found, file, place, max_bytes))
+        return found if is_done else []
+
+    @staticmethod
+    def _is_full(messages: list[StoredMessage], file: MappedFile, place: int, max_bytes: int) -> bool:
+        """Return whether the message of the next entry is too large for this read."""
+        size = QueueEntry(*ENTRY.unpack_from(file.pages, place * ENTRY_SIZE)).size
+        return bool(messages) and 0 < size < FILLER_SIZE and sum(each.size for each in messages) + size > max_bytes
 
     def fetch(
         self, topic: str, queue_id: int, start: int, limit: int, max_bytes: int, codes: bytes | None = None

@@ -356,12 +356,15 @@ def find_end(log: MappedFileQueue, trust: Trust, reporter: Reporter) -> LogEnd:
 
 
 def _after_damage(log: MappedFileQueue, position: int, watermark: int, timestamp: int) -> int | None:
-    """Return where the log continues after invalid bytes; None if they are its torn tail."""
+    """Return where the log continues after invalid bytes; None if they are its torn tail.
+
+    The search starts after `position`: a torn record can pass for a whole one there, and recovery must get on.
+    """
     if watermark < 0:
-        return next_record(log, position, log.end_offset, timestamp)
+        return next_record(log, position + 1, log.end_offset, timestamp)
     if position >= watermark:
         return None
-    return next_record(log, position, watermark, 0) or watermark
+    return next_record(log, position + 1, watermark, 0) or watermark
 
 
 def _timestamp_of(log: MappedFileQueue, offset: int) -> int:

@@ -171,6 +171,7 @@ class Writer(Contents):
             unlock_full_files=config.memory.lock_files,
         )
         undo.callback(self.log.close)
+        self._append = self.log.append_quickly
 
     def _begin_checkpoints(self, trust: Trust) -> None:
         """Leave a checkpoint that is true while this writer runs, or none: the distrusted must not seem to hold."""
@@ -209,6 +210,7 @@ class Writer(Contents):
         config = self.config
         self._unforced = Durability.MEMORY if config.pool.enabled else Durability.PAGE_CACHE
         self._usual = Durability.DISK if config.flush.sync else self._unforced
+        self._waits = self._usual > self._unforced
         self._closing = threading.Event()
         self._stopped_cleanly: bool | None = None
         """What `_stop` returned; None while the store runs."""
@@ -253,9 +255,12 @@ class Writer(Contents):
 
     def put(self, message: Message, durability: Durability | None = None) -> PutReceipt:
         """Append one message; return when it is as safe as asked, or as the flush mode promises."""
-        wanted = self._usual if durability is None else self._level(durability)
-        receipt = self.log.append(message, wanted)  # logs/log_writer.py
-        if wanted > self._unforced:
+        append, waits, wanted = self._append, self._waits, self._usual
+        if durability is not None:
+            wanted = self._level(durability)
+            waits = wanted > self._unforced
+        receipt = append(message, wanted) or self.log.append_slowly(message, wanted)  # logs/log_writer.py
+        if waits:
             self._reach(receipt.end, wanted)  # store/flush.py
         return receipt  # dispatch follows by itself: it waits for the end that this moved
 
@@ -331,13 +336,11 @@ class Writer(Contents):
     def follow(self) -> None:
         """Nobody else writes."""
 
-    def settle(self) -> bool:
-        """Let dispatch come to what was put before this call; False if it had already."""
+    def settle(self) -> None:
+        """Let dispatch come to what was put before this call."""
         end = self.ends.promised
-        if self.ends.dispatched >= end:
-            return False
-        self.catch_up(end, SETTLE_S)
-        return True
+        if self.ends.dispatched < end:
+            self.catch_up(end, SETTLE_S)
 
     def catch_up(self, end: int, timeout_s: float, *, patient: bool = False) -> bool:
         """Wait until everything before `end` is dispatched; return whether it is.

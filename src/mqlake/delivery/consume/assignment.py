@@ -182,7 +182,8 @@ class Assignment:
     def move_inside(self, cursor: Cursor) -> bool:
         """Move a cursor that is outside its queue back into it; False if it was inside."""
         lost = cursor.lost()
-        if lost is not None and self._reading.settle():
+        if lost is not None:
+            self._reading.settle()
             lost = cursor.lost()
         if lost is None:
             return False

@@ -138,7 +138,8 @@ class Consumer:
         deadline = 0.0
         while True:
             taken = self._take(limit)
-            if taken is None and self._reading.settle():  # a put of this process before the call must be found
+            if taken is None:
+                self._reading.settle()  # a put of this process before the call must be found
                 taken = self._take(limit)
             if taken is not None or self._closed:
                 return taken
@@ -158,7 +159,8 @@ class Consumer:
         deadline = time.monotonic() + timeout_s
         while True:
             taken = self._take(limit)
-            if taken is None and timeout_s <= 0 and self._reading.settle():
+            if taken is None and timeout_s <= 0:
+                self._reading.settle()
                 taken = self._take(limit)
             left_s = deadline - time.monotonic()
             if taken is not None or self._closed or left_s <= 0:
