@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -128,7 +129,7 @@ def test_a_put_that_dispatch_reaches_between_two_looks_of_a_read_is_found(
     look = Reader.read
     looks: list[int] = []
 
-    def too_early(self: Reader, *what: int) -> list[StoredMessage]:
+    def too_early(self: Reader, *what: Any) -> list[StoredMessage]:
         """Look once before dispatch, which is done when this returns."""
         looks.append(len(looks))
         store.wait_dispatched()

@@ -49,7 +49,7 @@ def held(queues: ConsumeQueues, topic: str, queue_id: int) -> bytes:
 
 def fill(queues: ConsumeQueues, count: int) -> None:
     for number in range(count):
-        assert queues.write(f"t{number // 4}", number % 4, 0, entries(0))
+        assert not queues.write([(f"t{number // 4}", number % 4, 0, entries(0))])
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ store = Path(sys.argv[1])
 queues = writer(store)
 for turn in range(3):
     for number in range(600):
-        assert queues.write(f"t{number // 4}", number % 4, 4 * turn, entries(4 * turn, 4))
+        assert not queues.write([(f"t{number // 4}", number % 4, 4 * turn, entries(4 * turn, 4))])
 queues.sync()
 for one in (queues, reader(store)):
     for number in range(600):
@@ -91,7 +91,7 @@ def test_queues_that_are_closed_and_reopened_hold_what_was_written(tmp_path: Pat
         key = f"t{draw.randrange(5)}", draw.randrange(2)
         end, count = ends.get(key, 0), draw.randrange(1, 9)
         again = draw.randrange(min(end, 3) + 1) if draw.random() < 0.2 else 0  # a step that is repeated
-        assert queues.write(*key, end - again, entries(end - again, again + count))
+        assert not queues.write([(*key, end - again, entries(end - again, again + count))])
         ends[key] = end + count
         look = draw.choice([*ends])
         assert held(draw.choice([queues, follower]), *look) == entries(0, ends[look])
@@ -113,9 +113,9 @@ def test_a_holder_of_a_queue_sees_what_is_written_after_the_queue_was_closed(tmp
     view = queue.entries(0, 1)
     fill_others = [(f"t{number}", 0) for number in range(10, 30)]
     for topic, queue_id in fill_others:
-        queues.write(topic, queue_id, 0, entries(0))
+        queues.write([(topic, queue_id, 0, entries(0))])
     assert ("t0", 0) not in queues._open
-    assert queues.write("t0", 0, 1, entries(1, 7))
+    assert not queues.write([("t0", 0, 1, entries(1, 7))])
     assert (queue.end, bytes(view)) == (8, entries(0))
     assert queues.get("t0", 0) is queue
     assert held(queues, "t0", 0) == entries(0, 8)
@@ -128,7 +128,7 @@ def test_a_closed_queue_takes_little_memory(tmp_path: Path) -> None:
     queues.sync()
     before = tracemalloc.get_traced_memory()[0]
     for number in range(2000):
-        assert queues.write(f"u{number // 4}", number % 4, 0, entries(0))
+        assert not queues.write([(f"u{number // 4}", number % 4, 0, entries(0))])
     queues.sync()
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
@@ -171,7 +171,7 @@ def test_entries_are_synced_even_if_their_queue_was_closed_meanwhile(
     assert files | {str(tmp_path / "queues")} == set(found), "every file, and every folder that got a new name"
     assert bool(asked) == (many == 1)
     found.clear()
-    assert queues.write("t3", 1, 1, entries(1))
+    assert not queues.write([("t3", 1, 1, entries(1))])
     queues.sync()
     assert found == [str(tmp_path / "queues" / "t3" / "1" / f"{0:020d}")]
 
@@ -226,7 +226,7 @@ def test_a_deleted_topic_is_not_synced_and_restarts_at_zero(tmp_path: Path) -> N
     queues.remove("t0", tmp_path / "trash")
     assert (queue.end, queues.end_of("t0", 1), queues.topics()) == (0, 0, ["t1"])
     queues.sync()
-    assert queues.write("t0", 1, 0, entries(7))
+    assert not queues.write([("t0", 1, 0, entries(7))])
     assert held(queues, "t0", 1) == entries(7)
 
 
@@ -249,8 +249,8 @@ def test_a_reader_that_lacks_a_topic_lists_only_that_topic(tmp_path: Path, monke
     queues = writer(tmp_path)
     fill(queues, 40)
     follower = reader(tmp_path)
-    queues.write("new", 0, 0, entries(0, 3))
-    queues.write("t0", 7, 0, entries(0, 2))
+    queues.write([("new", 0, 0, entries(0, 3))])
+    queues.write([("t0", 7, 0, entries(0, 2))])
     found = listed(monkeypatch)
     assert (follower.get("new", 0).end, follower.end_of("t0", 7)) == (3, 2)
     assert follower.queue_ids("new") == [0]
@@ -276,7 +276,7 @@ def test_a_reader_sees_topics_created_and_deleted(tmp_path: Path) -> None:
     fill(queues, 8)
     follower = reader(tmp_path)
     assert follower.topics() == ["t0", "t1"]
-    queues.write("t5", 2, 0, entries(0))
+    queues.write([("t5", 2, 0, entries(0))])
     queues.remove("t0", tmp_path / "trash")
     assert follower.topics() == ["t1", "t5"]
     assert follower.end_of("t0", 0) == 0
@@ -284,7 +284,7 @@ def test_a_reader_sees_topics_created_and_deleted(tmp_path: Path) -> None:
 
 def test_a_slow_thread_never_moves_a_readers_end_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queues = writer(tmp_path)
-    queues.write("t", 0, 0, entries(0, 2))
+    queues.write([("t", 0, 0, entries(0, 2))])
     follower = reader(tmp_path)
     assert follower.get("t", 0).end == 2
     real, counted, go_on = count_valid_entries, threading.Event(), threading.Event()
@@ -300,7 +300,7 @@ def test_a_slow_thread_never_moves_a_readers_end_back(tmp_path: Path, monkeypatc
     thread = threading.Thread(target=follower.get, args=("t", 0))
     thread.start()
     assert counted.wait(10)
-    queues.write("t", 0, 2, entries(2, 9))
+    queues.write([("t", 0, 2, entries(2, 9))])
     assert follower.get("t", 0).end == 11
     go_on.set()
     thread.join()

@@ -16,6 +16,7 @@ import contextlib
 import os
 import re
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from mqlake.errors import StoreError, file_error
@@ -39,13 +40,13 @@ class Unsynced:
         self._paths: set[str] = set()
         self._lock = make_lock("unsynced")
 
-    def add(self, path: str) -> None:
-        """Add a name, after the file or folder was changed."""
+    def add(self, paths: Iterable[str]) -> None:
+        """Add names, after the files or folders were changed."""
         with self._lock:
             if self._descriptor < 0 and self._folder is not None:
                 with contextlib.suppress(OSError):
                     self._descriptor = open_descriptor(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-            self._paths.add(path)
+            self._paths.update(paths)
 
     def forget_under(self, folder: str) -> None:
         """Drop all names in a folder that was deleted."""

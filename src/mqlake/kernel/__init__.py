@@ -73,3 +73,4 @@ survey_records = chosen.survey_records
 sync_file_system = chosen.sync_file_system
 unlock_memory = chosen.unlock_memory
 walk_records = chosen.walk_records
+write_to_files = chosen.write_to_files

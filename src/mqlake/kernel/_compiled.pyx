@@ -2,7 +2,7 @@
 """The hot loops of the store, compiled: functions over buffers, one file a subject.
 
 Every function has a plain twin of the same name in `mqlake.kernel.reference`, which defines what it does; property
-tests hold the two together, on random and on malformed input. Nothing here opens a file; the only state
+tests hold the two together, on random and on malformed input. Nothing here keeps a file open; the only state
 is the write position of the log and how far it is durable, because that is what a put moves and waits for.
 A length found in a record is checked against the bytes at hand before it moves a cursor. Loops over many records
 release the interpreter lock.

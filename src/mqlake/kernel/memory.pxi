@@ -1,6 +1,10 @@
-# Warming up and locking mapped pages, syncing a file system: system calls that Python lacks or makes under its lock.
+# Warming up and locking mapped pages, syncing a file system, writing to many files: system calls that Python lacks, or
+# that would take the interpreter lock back too often.
 
-from libc.errno cimport EINVAL, errno
+from libc.errno cimport EINTR, EINVAL, errno
+from posix.fcntl cimport O_NONBLOCK, O_WRONLY, open as c_open
+from posix.stat cimport S_ISREG, fstat as c_fstat, struct_stat
+from posix.unistd cimport close as c_close, pwrite as c_pwrite
 
 cdef extern from "sys/mman.h" nogil:
     int c_mlock "mlock"(const void* address, size_t size)
@@ -14,6 +18,9 @@ cdef extern from "sys/vfs.h" nogil:
 
 cdef extern from "unistd.h" nogil:
     int c_syncfs "syncfs"(int descriptor)
+
+cdef extern from "fcntl.h" nogil:
+    const int O_CLOEXEC
 
 cdef enum:
     MADV_POPULATE_WRITE = 23    # Linux 5.14
@@ -84,3 +91,65 @@ def sync_file_system(int descriptor):
     if failed:
         raise OSError(errno, "syncfs")
     return True
+
+
+cdef struct Write:              # bytes for one file
+    const char* path
+    int64_t position
+    const uint8_t* data
+    Py_ssize_t size
+
+
+def write_to_files(list paths not None, list positions not None, list contents not None):
+    """Write contents[i] at positions[i] of the existing regular file paths[i], each opened for that alone.
+
+    Return how many were written, and why the next was not: an errno, EINVAL if it is no regular file; 0 if all were.
+    The interpreter lock is released once for all of them: a busy thread would let this one wait at each call.
+    """
+    cdef Py_ssize_t count = len(paths)
+    cdef Py_ssize_t done = 0
+    cdef Py_ssize_t i
+    cdef int failure = 0
+    cdef Write* writes
+    if len(positions) != count or len(contents) != count:
+        raise ValueError(f"{count} paths, {len(positions)} positions and {len(contents)} contents")
+    writes = <Write*> malloc(max(count, 1) * sizeof(Write))
+    if writes == NULL:
+        raise MemoryError
+    try:
+        for i in range(count):  # the lists keep paths and contents alive
+            writes[i].path = PyBytes_AS_STRING(<bytes?> paths[i])
+            writes[i].position = positions[i]
+            writes[i].data = <const uint8_t*> PyBytes_AS_STRING(<bytes?> contents[i])
+            writes[i].size = len(<bytes> contents[i])
+        with nogil:
+            while done < count and failure == 0:
+                failure = write_once(&writes[done])
+                done += failure == 0
+    finally:
+        free(writes)
+    return done, failure
+
+
+cdef int write_once(const Write* write) noexcept nogil:
+    """Open, write, close. Return 0 or an errno."""
+    cdef struct_stat found
+    cdef Py_ssize_t written
+    cdef Py_ssize_t at = 0
+    cdef int failure = 0
+    # Not blocking: a FIFO instead of a file would keep this thread waiting for a reader.
+    cdef int descriptor = c_open(write.path, O_WRONLY | O_CLOEXEC | O_NONBLOCK)
+    if descriptor < 0:
+        return errno
+    if c_fstat(descriptor, &found) != 0:
+        failure = errno
+    elif not S_ISREG(found.st_mode):
+        failure = EINVAL
+    while at < write.size and failure == 0:
+        written = c_pwrite(descriptor, write.data + at, write.size - at, write.position + at)
+        if written >= 0:
+            at += written
+        elif errno != EINTR:
+            failure = errno
+    c_close(descriptor)
+    return failure

@@ -160,7 +160,7 @@ class ConsumeQueue:
 
     def _create(self, start: int) -> None:
         self.files.create(start)
-        self._unsynced.add(str(self.files.directory))  # last: a sync before it would find no folder yet
+        self._unsynced.add([str(self.files.directory)])  # last: a sync before it would find no folder yet
 
     def _fill(self, position: int, stop: int, filler: bytes) -> None:
         while position < stop:
@@ -174,7 +174,7 @@ class ConsumeQueue:
             at = position - file.start
             part = data[: file.size - at]
             file.write_at(at, part)
-            self._unsynced.add(f"{self.files.directory}/{file_name(file.start)}")
+            self._unsynced.add([f"{self.files.directory}/{file_name(file.start)}"])
             data = data[len(part) :]
             position += len(part)
 

@@ -1,7 +1,7 @@
 """All consume queues of a store, of which there may be a hundred thousand and more.
 
 Only the end of every queue is kept in memory. A queue's files are opened when it is read, and a bounded number of
-queues stays open. To append to a closed queue, dispatch opens one descriptor for the duration of the write.
+queues stays open. To append to closed queues, dispatch opens one file after the other for the duration of the write.
 
 The writer knows all queues. A follower finds new ones in the folders, when it is asked for them. The folder of a queue
 exists before the writer's `dispatched` end covers its first record, so a follower that reads that end first finds it.
@@ -9,17 +9,21 @@ exists before the writer's `dispatched` end covers its first record, so a follow
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from mqlake.codec.queue_entry import ENTRY_SIZE
-from mqlake.errors import UnknownTopic, file_error
-from mqlake.files.mapped_file import open_regular, sync_directory
+from mqlake.errors import BadFile, UnknownTopic, file_error
+from mqlake.files.mapped_file import sync_directory
 from mqlake.files.names import file_name, folder_names
 from mqlake.files.unsynced import Unsynced
+from mqlake.kernel import write_to_files
+from mqlake.kernel.types import Run
 from mqlake.logs.batch_queue import BatchQueue
 from mqlake.logs.consume_queue import UNKNOWN, ConsumeQueue
 from mqlake.logs.queue_folder import (
@@ -39,6 +43,15 @@ MAX_OPEN = 256
 """Queues that stay open in one store; `open_files` counts their files."""
 QueueEnds = dict[str, dict[int, int]]
 """Topic -> queue id -> the queue offset after its last entry."""
+NO_ENDS: dict[int, int] = {}
+
+
+class _Append(NamedTuple):
+    """Entries for the last file of a closed queue."""
+
+    path: str
+    at: int
+    run: Run
 
 
 class ConsumeQueues:
@@ -119,7 +132,7 @@ class ConsumeQueues:
                 clear_folder(folder, set_aside)
                 count += bool(folder.files)
             elif changed := cut_folder(folder, self.file_size, end):
-                self._unsynced.add(changed)
+                self._unsynced.add([changed])
                 count += 1
         return count
 
@@ -153,6 +166,9 @@ class ConsumeQueues:
             }
 
     # ---- one queue
+
+    def knows(self, topic: str) -> bool:
+        return topic in self._ends
 
     def topics(self) -> list[str]:
         if not self._writable:
@@ -249,45 +265,66 @@ class ConsumeQueues:
         self._in_use[topic, queue_id] = queue
         return queue
 
-    def write(self, topic: str, queue_id: int, first: int, entries: bytes) -> bool:
-        """Write entries to a queue, which is created if it is new. Return False if it cannot take them.
+    def write(self, runs: Iterable[Run]) -> list[Run]:
+        """Write entries to their queues, which are created if they are new. Return those that no queue can take.
 
         Only the dispatcher may call it. See `ConsumeQueue.write`.
         """
-        known = self._ends.get(topic, {})
-        continues = known.get(queue_id) == first and (topic, queue_id) not in self._open
-        if continues and self._append_to_closed(f"{self.directory}/{topic}/{queue_id}", first, entries):
-            known[queue_id] = first + len(entries) // ENTRY_SIZE
-            return True
-        is_new = queue_id not in known
+        refused: list[Run] = []
+        closed: dict[tuple[str, int], _Append] = {}
+        for run in runs:
+            key = run[0], run[1]
+            if key in closed:  # each call continues the queue's end that the one before left
+                refused += self._append_to_closed(closed)
+            append = self._append_of(run)
+            if append is not None:
+                closed[key] = append
+            elif not self._write_open(run):
+                refused.append(run)
+        return refused + self._append_to_closed(closed)
+
+    def _write_open(self, run: Run) -> bool:
+        """Write entries to a queue that stays open from now on."""
+        topic, queue_id, first, entries = run
+        is_new = queue_id not in self._ends.get(topic, ())
         written = self.get_or_create(topic, queue_id).write(first, entries)
         if is_new and written:
-            self._unsynced.add(f"{self.directory}/{topic}")
-            self._unsynced.add(str(self.directory))
+            self._unsynced.add([f"{self.directory}/{topic}", str(self.directory)])
         return written
 
-    def _append_to_closed(self, folder: str, first: int, entries: bytes) -> bool:
-        """Append to a queue's last file. Return False if the entries do not fit into it or it does not exist yet."""
+    def _append_of(self, run: Run) -> _Append | None:
+        """Return where to append to the last file of a closed queue. None if it is open, or not so simple."""
+        topic, queue_id, first, entries = run
+        if self._ends.get(topic, NO_ENDS).get(queue_id) != first or (topic, queue_id) in self._open:
+            return None
         position = first * ENTRY_SIZE
         at = position % self.file_size
         if at == 0 or at + len(entries) > self.file_size:
-            return False
-        path = f"{folder}/{file_name(position - at)}"
-        try:
-            descriptor = open_regular(path, os.O_WRONLY)
-        except FileNotFoundError:
-            return False
-        try:
-            left = memoryview(entries)
-            while left:
-                written = os.pwrite(descriptor, left, at)
-                left, at = left[written:], at + written
-        except OSError as error:
-            raise file_error(Path(path), "written", len(entries), error) from error
-        finally:
-            os.close(descriptor)
-        self._unsynced.add(path)
-        return True
+            return None
+        return _Append(f"{self.directory}/{topic}/{queue_id}/{file_name(position - at)}", at, run)
+
+    def _append_to_closed(self, closed: dict[tuple[str, int], _Append]) -> list[Run]:
+        """Append to queues that are not open, and clear the dict. Return the entries that no queue can take."""
+        refused: list[Run] = []
+        left = list(closed.values())
+        closed.clear()
+        while left:
+            paths = [append.path.encode("utf-8", "surrogateescape") for append in left]
+            done, failure = write_to_files(paths, [append.at for append in left], [append.run[3] for append in left])
+            for append in left[:done]:
+                topic, queue_id, first, entries = append.run
+                self._ends[topic][queue_id] = first + len(entries) // ENTRY_SIZE
+            self._unsynced.add(append.path for append in left[:done])
+            if failure == errno.ENOENT:  # its file is gone: the queue itself decides what to do
+                refused += [] if self._write_open(left[done].run) else [left[done].run]
+                done += 1
+            elif failure in (errno.EINVAL, errno.ENXIO):
+                raise BadFile(Path(left[done].path), "no regular file", "one; move it away")
+            elif failure:
+                error = OSError(failure, os.strerror(failure))
+                raise file_error(Path(left[done].path), "written", len(left[done].run[3]), error)
+            left = left[done:]
+        return refused
 
     def remove(self, topic: str, trash: Path) -> None:
         """Delete all queues of a topic atomically. Neither dispatch nor a checkpoint may run meanwhile.

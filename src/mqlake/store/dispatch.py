@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from mqlake.codec.queue_entry import ENTRY
 from mqlake.kernel import dispatch_records
-from mqlake.kernel.types import BLANK, DISPATCHED, NUDGED, REACHED_END, REASONS, VISIBLE, Dispatched
+from mqlake.kernel.types import BLANK, DISPATCHED, NUDGED, REACHED_END, REASONS, VISIBLE, Dispatched, Run
 from mqlake.logs.commit_log import CommitLog
 from mqlake.logs.consume_queues import ConsumeQueues
 from mqlake.logs.damage import next_record
@@ -180,9 +180,7 @@ class Dispatcher:
         found = harvest.found
         if reader is not None and found.why in (BLANK, REACHED_END) and harvest.end < limit:
             self._ahead = harvest.end, reader.submit(self._harvest, harvest.end, limit)
-        for topic, queue_id, first, entries in without_deleted(found.runs, self._deleted_topics.ends):
-            if topic not in self._foreign_topics:
-                self._write_run(topic, queue_id, first, entries)
+        self._write(without_deleted(found.runs, self._deleted_topics.ends))
         if self._index is not None and found.keys:
             self._index.put(found.keys)
         self.record_count += found.record_count
@@ -219,12 +217,20 @@ class Dispatcher:
         )
         return Harvest(found, stretch.log_start + (self._log.file_size if found.why == BLANK else found.position))
 
-    def _write_run(self, topic: str, queue_id: int, first: int, entries: bytes) -> None:
-        """Write entries to their queue. What a damaged header names must neither lead elsewhere nor fill the disk."""
-        placed = can_be_folder(topic) and queue_id >= 0 and 0 <= first < MAX_QUEUE_OFFSET
-        if not placed or not self._queues.write(topic, queue_id, first, entries):
+    def _write(self, runs: list[Run]) -> None:
+        """Write entries to their queues. What a damaged header names must neither lead elsewhere nor fill the disk."""
+        placed: list[Run] = []
+        refused: list[Run] = []
+        for run in runs:
+            if run[0] not in self._foreign_topics:
+                (placed if self._can_be_placed(run) else refused).append(run)
+        for topic, queue_id, first, entries in refused + self._queues.write(placed):
             _log.error("no queue takes entry %d of queue %d of topic %r: its record is damaged", first, queue_id, topic)
             self.rejected += [(offset, offset + size) for offset, size, _ in ENTRY.iter_unpack(entries)]
+
+    def _can_be_placed(self, run: Run) -> bool:
+        topic, queue_id, first, _ = run
+        return (self._queues.knows(topic) or can_be_folder(topic)) and queue_id >= 0 and 0 <= first < MAX_QUEUE_OFFSET
 
     def _pass_over_damage(self, position: int, limit: int, reason: str) -> int:
         """Return where whole records continue. The queues of those that are lost get fillers."""

@@ -14,7 +14,7 @@ from mqlake.kernel.reference.find import find_record
 from mqlake.kernel.reference.hashing import crc32, java_hash
 from mqlake.kernel.reference.index import find_index_key, index_entries_hold, link_index_entries, put_index_keys
 from mqlake.kernel.reference.lookup import find_messages
-from mqlake.kernel.reference.memory import lock_memory, populate, sync_file_system, unlock_memory
+from mqlake.kernel.reference.memory import lock_memory, populate, sync_file_system, unlock_memory, write_to_files
 from mqlake.kernel.reference.message import Message, PutReceipt, StoredRecord
 from mqlake.kernel.reference.pack import match_packed, pack_records, survey_packed
 from mqlake.kernel.reference.queue import count_valid_entries, read_records, seek_timestamp, select_entries
@@ -65,4 +65,5 @@ __all__ = [
     "take_due",
     "unlock_memory",
     "walk_records",
+    "write_to_files",
 ]

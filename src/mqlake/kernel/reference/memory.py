@@ -1,9 +1,10 @@
-"""Warming up and locking mapped pages through ctypes, for installations without the compiled kernel."""
+"""System calls without the compiled kernel: warming up and locking mapped pages, writing to many files."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import stat
 
 from mqlake.kernel.types import Writable
 
@@ -37,6 +38,30 @@ def unlock_memory(pages: Writable) -> None:
 def sync_file_system(descriptor: int) -> bool:
     """Never: here, whoever has much to sync syncs file by file."""
     return False
+
+
+def write_to_files(paths: list[bytes], positions: list[int], contents: list[bytes]) -> tuple[int, int]:
+    """Write contents[i] at positions[i] of the existing regular file paths[i], each opened for that alone.
+
+    Return how many were written, and why the next was not: an errno, EINVAL if it is no regular file; 0 if all were.
+    """
+    if not len(paths) == len(positions) == len(contents):
+        raise ValueError(f"{len(paths)} paths, {len(positions)} positions and {len(contents)} contents")
+    for done, (path, position, content) in enumerate(zip(paths, positions, contents, strict=True)):
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    return done, EINVAL
+                left = memoryview(content)
+                while left:
+                    written = os.pwrite(descriptor, left, position)
+                    left, position = left[written:], position + written
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            return done, error.errno or 0
+    return len(paths), 0
 
 
 def _call(name: str, pages: Writable, start: int, size: int, *more: int) -> None:
