@@ -34,9 +34,7 @@ def test_each_content_is_written_at_its_position(kernel: Any, tmp_path: Path) ->
 
 @KERNELS
 @pytest.mark.parametrize(("what", "why"), [("gone", errno.ENOENT), ("fifo", errno.ENXIO), ("folder", errno.EISDIR)])
-def test_it_stops_at_the_first_file_that_cannot_be_written(
-    kernel: Any, what: str, why: int, tmp_path: Path
-) -> None:
+def test_it_stops_at_the_first_file_that_cannot_be_written(kernel: Any, what: str, why: int, tmp_path: Path) -> None:
     paths = files(tmp_path, 4)
     (tmp_path / "2").unlink()
     if what == "fifo":

@@ -441,3 +441,29 @@ def test_the_largest_body_is_written_and_synced(tmp_path: Path) -> None:
         body = os.urandom(4 << 20)
         assert store.get(store.put(Message("t", body)).physical_offset).body == body
         assert len(body) > LOG_FILE
+
+
+def test_threads_that_one_sync_served_all_return_although_none_of_them_waits_again(tmp_path: Path) -> None:
+    """Served threads wake each other as they come back; if they do something else first, the flush worker wakes them."""
+    with open_small(tmp_path / "s", flush=FlushConfig(sync=True)) as store:
+        for _ in range(20):
+            together, done = threading.Barrier(16), threading.Event()
+            returned: list[float] = []
+
+            def put_once(together: threading.Barrier = together, done: threading.Event = done) -> None:
+                together.wait()
+                began = time.monotonic()
+                store.put(message(0))
+                returned.append(time.monotonic() - began)  # noqa: B023 the threads end before the next round
+                done.wait(30)
+
+            threads = [threading.Thread(target=put_once) for _ in range(16)]
+            for thread in threads:
+                thread.start()
+            assert eventually(lambda: len(returned) == 16)  # noqa: B023
+            done.set()
+            for thread in threads:
+                thread.join()
+            assert max(returned) < 4, (
+                "a wake-up was lost: the flush worker looks every 500 ms, a put gives up after 5 s"
+            )

@@ -20,9 +20,11 @@ cdef enum:
 cdef enum:
     FILE_PAGE = 4096
     WRITE_AHEAD = 1 << 20       # bytes after the log's end whose blocks one sync writes for the next syncs
-    MOST_PATIENCE_NS = 500_000  # how long a leader waits at most for the threads that the last sync served
+    MOST_PATIENCE_NS = 1_000_000  # how long a leader waits at most for the threads that the last sync served
+    STEP_NS = 25_000            # what a chain of wake-ups takes for each thread
     MOST_SKIPPED = 31           # how many leaders in a row do not wait, after waiting was in vain several times
-    WOKEN_AT_ONCE = 1           # threads that the end of a sync wakes; each wakes the next
+    FEW = 3                     # so many threads are all woken at once
+    CHAIN_NS = 200_000          # after so long, those that the chain has not reached are all woken
     ALL = 0x7fffffff
     EVERY_SYNC = 0xffffffff
 
@@ -40,13 +42,14 @@ cdef class GroupCommit:
     new file, the transient pool) is left to the caller: `wait` and `serve` return LEAD, and the caller calls `lead`,
     then `sync_files` or `abandon`.
 
-    Threads that a sync served mostly come back with the next record at once. So the next leader waits for them, but no
-    longer than the last sync took: one sync for all is better than two syncs for half of them. A lone producer never
+    Threads that a sync served mostly come back with the next record at once. So the next leader waits for them, about
+    as long as the last sync took: one sync for all is better than two syncs for half of them. A lone producer never
     waits.
 
-    The end of a sync wakes a few of the threads that it served, and no others while a thread is in `serve`. Each of
-    those wakes the next when it has the interpreter lock. They all need that lock to return, and a thread that wakes
-    while another has it would go to sleep a second time.
+    The end of a sync wakes the threads that it served, and no others while a thread is in `serve`. If they are many, it
+    wakes one, and each wakes the next when it waits again: all need the interpreter lock to return, and a thread that
+    wakes while another has it would go to sleep a second time. If the chain does not get on, because a thread does
+    something else first, the next sync or the thread in `serve` wakes the rest.
 
     The durable end moves only after a sync that succeeded, and never again after one that failed.
     """
@@ -63,6 +66,8 @@ cdef class GroupCommit:
     cdef int64_t done                  # of the sync that ended last; equal to `number` while none runs
     cdef int64_t target                # the durable end after the running sync, if known
     cdef int[2] waiting                # threads that wait for the sync with an even and with an odd number
+    cdef int64_t chain                 # the sync whose threads wake each other
+    cdef int asleep                    # so many of them are not woken yet
     cdef bint syncing                  # a thread leads
     cdef unsigned long leader          # that thread, to tell it from others in `abandon`
     cdef bint serving                  # a thread is in `serve`
@@ -119,38 +124,36 @@ cdef class GroupCommit:
         cdef int64_t deadline = monotonic_ns() + timeout_ns
         cdef int64_t stop = deadline
         cdef bint in_main = PyThread_get_thread_ident() == main_thread
-        cdef int64_t mine
         cdef int answer
         if load_word(&self.ends.at[DURABLE]) >= end:
             return COVERED
         while True:
             if in_main:
                 stop = min(deadline, monotonic_ns() + SIGNAL_SLICE_NS)
-            mine = 0
             with nogil:
-                answer = self.wait_for(end, stop, &mine)
-            if mine:
-                # Whatever the answer: the wake-up may have been this thread's, and nobody else passes it on.
-                wake_sleepers(&self.ended, 1, bit_of(mine))
+                answer = self.wait_for(end, stop)
             if answer != TIMED_OUT or stop == deadline:
                 return answer
             PyErr_CheckSignals()
 
-    cdef int wait_for(self, int64_t end, int64_t deadline, int64_t* mine) noexcept nogil:
-        """Wait; `mine` becomes the sync that this thread slept for, 0 if it did not."""
+    cdef int wait_for(self, int64_t end, int64_t deadline) noexcept nogil:
         cdef int answer
+        cdef int64_t mine = 0
         cdef int late = 0
-        cdef uint32_t seen
+        cdef uint32_t seen, next_bit
         while True:
             pthread_mutex_lock(&self.mutex)
-            answer = self.join(end, late, mine)
+            answer = self.join(end, late, &mine)
+            next_bit = self.next_in_chain() if answer == ASLEEP else 0
             # Read under the mutex, and `end_sync` changes it under the mutex: if a sync ends from here on, the futex
             # finds another value and does not sleep. So no wake-up is lost.
             seen = self.ended
             pthread_mutex_unlock(&self.mutex)
+            if next_bit:
+                wake_sleepers(&self.ended, 1, next_bit)
             if answer != ASLEEP:
                 return answer
-            late = sleep_on(&self.ended, seen, bit_of(mine[0]), deadline)
+            late = sleep_on(&self.ended, seen, bit_of(mine), deadline)
             if load_word(&self.ends.at[DURABLE]) >= end:
                 return COVERED
 
@@ -171,9 +174,26 @@ cdef class GroupCommit:
                 return ASLEEP
             if not self.take_lead(1):
                 return LEAD
-            self.sync()
+            self.sync(1)
             self.active += 1
         return COVERED
+
+    cdef uint32_t next_in_chain(self) noexcept nogil:
+        """Count one thread as woken and return its futex bit; 0 if the chain is at its end. Called under the mutex.
+
+        Threads that did not sleep yet are counted too. They find that `ended` has changed and do not sleep at all: so
+        the count is never too small, and a wake-up that finds nobody does no harm.
+        """
+        if not self.asleep:
+            return 0
+        self.asleep -= 1
+        return bit_of(self.chain)
+
+    cdef void end_chain(self) noexcept nogil:
+        """Wake all that the chain has not reached. Called under the mutex."""
+        if self.asleep:
+            self.asleep = 0
+            wake_sleepers(&self.ended, ALL, bit_of(self.chain))
 
     cdef void wait_for_sync(self, int64_t end, int64_t* mine) noexcept nogil:
         """Wait for the first sync that surely covers `end`: the running one may have begun too early."""
@@ -199,24 +219,31 @@ cdef class GroupCommit:
         """Wait for the threads that the last sync served, unless such waits were in vain lately."""
         cdef int turn = (self.number + 1) & 1
         cdef int late = 0
-        cdef int64_t deadline = self.ended_ns + self.patience_ns
+        cdef int64_t deadline = self.ended_ns + min(max(self.patience_ns, self.active * STEP_NS), MOST_PATIENCE_NS)
+        cdef uint32_t next_bit
         if self.waiting[turn] + own >= self.active or monotonic_ns() >= deadline:
             return
         if self.skipped:
             self.skipped -= 1
             return
         self.wanted = self.active - own
+        next_bit = self.next_in_chain()
+        if next_bit:  # without the mutex: the woken thread comes back for it
+            pthread_mutex_unlock(&self.mutex)
+            wake_sleepers(&self.ended, 1, next_bit)
+            pthread_mutex_lock(&self.mutex)
         while self.waiting[turn] < self.wanted and not late and not self.failure:
             late = condition_wait_until(&self.gathered, &self.mutex, deadline)
         self.wanted = 0
         self.skipped = min(self.in_vain, MOST_SKIPPED) if late else 0
         self.in_vain = min(2 * self.in_vain + 1, MOST_SKIPPED) if late else 0
 
-    cdef void sync(self) noexcept nogil:
+    cdef void sync(self, int own) noexcept nogil:
         cdef int64_t start = 0
         cdef int64_t stop, began_ns
         cdef int descriptor = self.descriptor
         cdef int failure = 0
+        self.end_chain()  # they can get on during this sync
         self.number += 1
         # Read before the sync begins: it covers every byte stored before this, and the release in `Ends.move` and the
         # acquire here order those stores. What is appended during the sync waits for the next one.
@@ -232,8 +259,8 @@ cdef class GroupCommit:
                 failure = errno
                 break
         pthread_mutex_lock(&self.mutex)
-        self.patience_ns = min(monotonic_ns() - began_ns, MOST_PATIENCE_NS)
-        self.end_sync(self.target, failure)
+        self.patience_ns = monotonic_ns() - began_ns
+        self.end_sync(self.target, failure, own)
 
     cdef int64_t plan_write_ahead(self, int64_t target, int64_t* start) noexcept nogil:
         """Return where the pages end that this sync writes ahead, and set where they start, as positions in the file.
@@ -250,7 +277,8 @@ cdef class GroupCommit:
         self.written_end = stop
         return stop - self.file_start & ~(FILE_PAGE - 1)
 
-    cdef void end_sync(self, int64_t target, int failure) noexcept nogil:
+    cdef void end_sync(self, int64_t target, int failure, int own) noexcept nogil:
+        """End a sync. `own`: 1 if the leader is itself a thread that waits: then it is the first of the chain."""
         cdef int served
         self.syncing = False
         self.leader = 0
@@ -271,14 +299,19 @@ cdef class GroupCommit:
             self.wake_all()
             self.ends.alarm()
         elif self.serving:
-            if served:
-                wake_sleepers(&self.ended, WOKEN_AT_ONCE, bit_of(self.number))
-            if self.is_wanted():
+            if served > FEW:
+                self.chain, self.asleep = self.number, served - 1 + own
+                if not own:
+                    wake_sleepers(&self.ended, 1, bit_of(self.number))
+            elif served:
+                wake_sleepers(&self.ended, ALL, bit_of(self.number))
+            if self.asleep or self.is_wanted():
                 pthread_cond_signal(&self.called)
         else:  # the first thread to wake leads, unless this sync covered it
             self.wake_all()
 
     cdef void wake_all(self) noexcept nogil:
+        self.asleep = 0
         self.ended += 1
         wake_sleepers(&self.ended, ALL, EVERY_SYNC)
         pthread_cond_signal(&self.called)
@@ -290,6 +323,7 @@ cdef class GroupCommit:
     def lead(self):
         """Begin the sync that LEAD asked for, before reading the log's end: later threads wait for the next sync."""
         pthread_mutex_lock(&self.mutex)
+        self.end_chain()
         self.number += 1
         self.target = 0  # not known yet
         pthread_mutex_unlock(&self.mutex)
@@ -317,7 +351,7 @@ cdef class GroupCommit:
                     if failure:
                         break
                 pthread_mutex_lock(&self.mutex)
-                self.end_sync(target, failure)
+                self.end_sync(target, failure, 0)
                 pthread_mutex_unlock(&self.mutex)
         finally:
             free(all_of_them)
@@ -396,11 +430,14 @@ cdef class GroupCommit:
             if self.is_wanted() and not self.syncing:
                 if not self.take_lead(0):
                     return LEAD
-                self.sync()
+                self.sync(0)
                 continue
             if late:
                 return TIMED_OUT
-            late = condition_wait_until(&self.called, &self.mutex, deadline)
+            if not self.asleep:
+                late = condition_wait_until(&self.called, &self.mutex, deadline)
+            elif condition_wait_until(&self.called, &self.mutex, self.ended_ns + CHAIN_NS):
+                self.end_chain()
 
     def stop(self):
         """Make `serve` return STOPPED."""
