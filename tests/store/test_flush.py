@@ -444,7 +444,7 @@ def test_the_largest_body_is_written_and_synced(tmp_path: Path) -> None:
 
 
 def test_threads_that_one_sync_served_all_return_although_none_of_them_waits_again(tmp_path: Path) -> None:
-    """Served threads wake each other as they come back; if they do something else first, the flush worker wakes them."""
+    """Served threads wake each other as they come back. If none comes, the flush worker wakes the rest."""
     with open_small(tmp_path / "s", flush=FlushConfig(sync=True)) as store:
         for _ in range(20):
             together, done = threading.Barrier(16), threading.Event()
