@@ -19,6 +19,7 @@ cdef enum:
 
 cdef enum:
     FILE_PAGE = 4096
+    LARGE_SYNC = 48 << 10       # a sync of more bytes writes nothing ahead
     WRITE_AHEAD = 1 << 20       # bytes after the log's end whose blocks one sync writes for the next syncs
     MOST_PATIENCE_NS = 1_000_000  # how long a leader waits at most for the threads that the last sync served
     STEP_NS = 25_000            # what a chain of wake-ups takes for each thread
@@ -269,7 +270,7 @@ cdef class GroupCommit:
         journal. So one sync in a few hundred writes blocks for all of them. Large syncs gain nothing from it.
         """
         cdef int64_t stop
-        if (target >= self.reserved_end or target - self.ends.at[DURABLE] > WRITE_AHEAD
+        if (target >= self.reserved_end or target - self.ends.at[DURABLE] > LARGE_SYNC
                 or target + WRITE_AHEAD / 4 <= self.written_end):
             return 0
         start[0] = max(self.written_end, self.ends.at[DURABLE]) - self.file_start & ~(FILE_PAGE - 1)
