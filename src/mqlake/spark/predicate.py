@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from mqlake.spark.bodies import BodySchema, needed, with_values
 from mqlake.spark.catalyst import Value, comparison, conjuncts, items, kind, name_of
 from mqlake.spark.options import MAX_QUEUE_ID
 from mqlake.spark.schema import DEFAULT_COLUMNS, checked_columns, spark_schema
@@ -49,23 +50,40 @@ def read(
     *,
     where: str | None = None,
     columns: Sequence[str] | None = None,
+    schema: BodySchema | None = None,
     **options: object,
 ) -> DataFrame:
     """Return the messages of one or more stores for which a predicate holds, with the given columns.
 
-    `options` are those of the source. The result is that of a read with these options and a filter after it.
+    `options` are those of the source. The result is that of a read with these options and a filter after it. With a
+    `schema`, bodies are parsed as JSON, see `bodies.py`.
     """
     given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
     table = _table(where or "", columns, with_damage=_given(given, "onDamage") == "rows")
     asked = asked_by(spark, where, table) if where is not None else Asked([], set())
     given = {**added(asked.conditions, given), **given}
     if columns is not None:
-        wanted = {*columns, *asked.columns}
+        wanted = {*columns, *asked.columns, *needed(schema)}
         given["columns"] = json.dumps([name for name in table.names if name in wanted])
     rows = spark.read.format("mqlake").options(**given).load([path] if isinstance(path, str) else list(path))
     if where is not None:
         rows = rows.where(where)
+    if schema is not None:
+        same: dict[str, Any] = options
+
+        def bodies(topic: str | None) -> DataFrame:
+            return read(spark, path, where=_of_topic(where, topic), columns=["body"], **same)
+
+        return with_values(rows, schema, table.names if columns is None else columns, bodies)
     return rows if columns is None else rows.select(*columns)
+
+
+def _of_topic(where: str | None, topic: str | None) -> str | None:
+    """Return a predicate for the messages of one topic, or of all for None."""
+    if topic is None:
+        return where
+    escaped = topic.replace("\\", "\\\\").replace("'", "\\'")
+    return f"topic = '{escaped}'" + (f" and ({where}\n)" if where is not None else "")  # it may end with a comment
 
 
 def _table(where: str, columns: Sequence[str] | None, *, with_damage: bool) -> StructType:
