@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from mqlake.cli.answers import plain
 from mqlake.cli.spark import failure
-from mqlake.cli.sql import cut, plain, split_arguments, statements
+from mqlake.cli.sql import cut, split_arguments, statements
 
 ANALYSIS = """[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `topc` is not there. SQLSTATE: 42703; line 2 pos 7;
 'Project ['topc]
@@ -65,6 +66,8 @@ def test_the_last_argument_is_the_query_if_it_has_words(tmp_path: Path) -> None:
         ("select ';', \";\", `;`;", ["select ';', \";\", `;`"], ""),
         (r"select 'it\'s;';", [r"select 'it\'s;'"], ""),
         ("select 1 -- no; not here\n;", ["select 1 -- no; not here"], ""),
+        ("select 1 /* no; not\n here; */ + 1; select 2", ["select 1 /* no; not\n here; */ + 1"], "select 2"),
+        ("select 1 /* open; ", [], "select 1 /* open;"),
         ("select 'open; ", [], "select 'open;"),
         (";;", [], ""),
     ],

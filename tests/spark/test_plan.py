@@ -16,7 +16,7 @@ from mqlake import CommitLogConfig, IndexConfig, Message, MessageStore
 from mqlake.errors import InvalidConfig, NotAStore, OffsetOutOfRange
 from mqlake.kernel import check_record, find_record
 from mqlake.spark import explain
-from mqlake.spark.plan import CLOCK_STEP_MS, split_size
+from mqlake.spark.plan import split_size
 from mqlake.spark.topics import is_internal
 from tests.helpers import LOG_FILE, message, open_small
 from tests.kernel.records import Parts
@@ -107,26 +107,6 @@ def test_offsets_outside_the_log_are_an_error_unless_data_loss_is_allowed(store:
         rows_of(store, endOffset=end + 1)
     assert offsets_of(store, endOffset=end + 1, failOnDataLoss="false") == offsets(messages)
     assert offsets_of(store, startOffset=end) == []
-
-
-def test_times_select_exactly_even_if_the_clock_was_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clock steps within the plan's allowance lose no row. Everything that the search skips is far outside."""
-    path, log, stamps = tmp_path / "store", bytearray(), []
-    for number in range(30_000):
-        stamp = 1_700_000_000_000 + number * 1000 - (CLOCK_STEP_MS - 1000 if number % 1000 > 900 else 0)
-        stamps.append(stamp)
-        log += Parts(b"orders", b"%d" % number, b"", timestamp=stamp - 1).record(len(log))
-    (path / "commitlog").mkdir(parents=True)
-    (path / "commitlog" / f"{0:020d}").write_bytes(log + bytes((8 << 20) - len(log)))
-    (path / "abort").touch()
-    monkeypatch.setattr("mqlake.spark.boundaries.GRAIN", 256)
-
-    for first in range(1_830, 28_000, 1_003):  # both ends are where the clock was set back
-        start, end = 1_700_000_000_000 + first * 1000, 1_700_000_000_000 + (first + 1000) * 1000
-        found = rows_of(path, startTime=start, endTime=end, columns="body")
-        assert [int(row["body"]) for row in found] == [i for i, stamp in enumerate(stamps) if start <= stamp < end]
-    plan = plan_of(path, startTime=start, endTime=end)
-    assert plan.stop - plan.start < len(log) / 8
 
 
 def test_splits_are_contiguous_end_between_records_and_are_never_empty(store: Path) -> None:

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import base64
-import csv
-import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-from rich.text import Text
 
 from mqlake.cli import show
+from mqlake.cli.answers import print_answer
 from mqlake.cli.main import complain
 from mqlake.cli.spark import master_option, plain_errors, spark_session
 from mqlake.errors import QueryFailed
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from mqlake.spark import Views
 
-TABLE_ROWS = 1_000
-LONG = 40
-"""Wider columns shrink if the screen is too narrow for all."""
 HISTORY_LINES = 1_000
 HELP = """\
 End a query with ; to run it.     .tables        list the tables
@@ -55,7 +47,7 @@ def sql(arguments: tuple[str, ...], lake: str | None, master: str, form: str) ->
       mqlake sql data/store "select topic, count(*) from messages group by topic"
 
     The last argument is the query if it has more than one word. Of messages, only the columns that the query needs are
-    read. A table shows at most 1,000 rows; csv and json print all.
+    read. A table shows at most 1,000 rows; csv and json print all. Times are in the session's zone (SET TIME ZONE).
     """
     stores, query = split_arguments(arguments)
     if not stores and lake is None:
@@ -75,83 +67,6 @@ def split_arguments(arguments: tuple[str, ...]) -> tuple[tuple[str, ...], str | 
     if arguments and len(arguments[-1].split()) > 1 and not Path(arguments[-1]).exists():
         return arguments[:-1], arguments[-1].strip().rstrip(";")
     return arguments, None
-
-
-# ---- answers
-
-
-def print_answer(answer: DataFrame, form: str) -> int:
-    """Print the rows of a result; return how many there were."""
-    names = answer.columns
-    if not names:
-        return 0
-    return {"table": print_table, "csv": print_csv, "json": print_json}[form](names, answer)
-
-
-def print_table(names: list[str], answer: DataFrame) -> int:
-    rows = answer.take(TABLE_ROWS + 1)
-    numbers = {name for name, kind in answer.dtypes if kind.split("(")[0] in NUMBERS}
-    cells = [[cell(value) for value in row] for row in rows[:TABLE_ROWS]]
-    widths = [max((len(row[place]) for row in cells), default=0) for place in range(len(names))]
-    marks = [">" if name in numbers else "*" if width > LONG else "" for name, width in zip(names, widths, strict=True)]
-    table = show.table(*(name + mark for name, mark in zip(names, marks, strict=True)))
-    for row in cells:
-        table.add_row(*map(Text, row))
-    show.console().print(table)
-    if len(rows) > TABLE_ROWS:
-        click.echo(f"the first {TABLE_ROWS:,} rows; --format csv or json prints all, LIMIT fewer", err=True)
-    return min(len(rows), TABLE_ROWS)
-
-
-NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
-
-
-def cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bytes | bytearray):
-        return show.body(bytes(value))
-    if isinstance(value, dict | list | tuple):
-        return show.printable(json.dumps(plain(value), ensure_ascii=False))
-    return show.printable(str(value))
-
-
-def print_csv(names: list[str], answer: DataFrame) -> int:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(names)
-    return _counted(answer.toLocalIterator(), lambda row: writer.writerow([_field(value) for value in row]))
-
-
-def _field(value: Any) -> Any:
-    value = plain(value)
-    return json.dumps(value) if isinstance(value, dict | list) else value
-
-
-def print_json(names: list[str], answer: DataFrame) -> int:
-    def write(row: Iterable[Any]) -> None:
-        show.print_json(dict(zip(names, map(plain, row), strict=True)))
-
-    return _counted(answer.toLocalIterator(), write)
-
-
-def _counted(rows: Iterator[Any], write: Callable[[Any], object]) -> int:
-    number = 0
-    for number, row in enumerate(rows, 1):  # noqa: B007
-        write(row)
-    return number
-
-
-def plain(value: Any) -> Any:
-    """Return a Spark value for JSON: bytes in base64, times in ISO format."""
-    if isinstance(value, bytes | bytearray):
-        return base64.b64encode(value).decode()
-    if isinstance(value, dict):
-        return {str(plain(name)): plain(item) for name, item in value.items()}
-    if hasattr(value, "asDict"):
-        return plain(value.asDict())
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 # ---- the shell
@@ -242,9 +157,11 @@ def cut(text: str) -> tuple[list[str], str]:
     found, start, place = [], 0, 0
     while place < len(text):
         if text[place] in "'\"`":
-            place = _behind_quote(text, place)
+            place = _after_quote(text, place)
         elif text.startswith("--", place):
-            place = text.find("\n", place) if "\n" in text[place:] else len(text)
+            place = _after(text, "\n", place)
+        elif text.startswith("/*", place):
+            place = _after(text, "*/", place + 2)
         else:
             if text[place] == ";":
                 found.append(text[start:place].strip())
@@ -253,7 +170,13 @@ def cut(text: str) -> tuple[list[str], str]:
     return [one for one in found if one], text[start:].strip()
 
 
-def _behind_quote(text: str, place: int) -> int:
+def _after(text: str, mark: str, place: int) -> int:
+    """Return the place after the next mark; the end of the text if there is none."""
+    found = text.find(mark, place)
+    return found + len(mark) if found >= 0 else len(text)
+
+
+def _after_quote(text: str, place: int) -> int:
     quote, place = text[place], place + 1
     while place < len(text) and text[place] != quote:
         place += 2 if text[place] == "\\" and quote != "`" else 1

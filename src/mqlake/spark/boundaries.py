@@ -21,6 +21,8 @@ from mqlake.store.scan import BATCH_BYTES, Scan
 
 GRAIN = 1 << 20
 """The search for a time stops at this many bytes. Rows at the edges are filtered."""
+CLOCK_STEP_MS = 120_000
+"""With the option risingTimes, clock steps are smaller than this."""
 
 
 class FileGone(Exception):
@@ -92,10 +94,13 @@ class Boundaries:
             start = file.start + at
         return start, found
 
-    def first_since(self, timestamp_ms: int, clock_step_ms: int) -> int:
-        """Return the offset of the first record stored at or after a time, or `end`. Correct as long as the clock
-        never stepped by more than `clock_step_ms`."""
-        offset = self.around_time(timestamp_ms - clock_step_ms)[0]
+    def first_since(self, timestamp_ms: int, *, rising: bool = False) -> int:
+        """Return the offset of the first record stored at or after a time, or `end`.
+
+        All records before it are looked at, because store times run back when a clock is set back. With `rising`, the
+        search starts where `around_time` says.
+        """
+        offset = self.around_time(timestamp_ms - CLOCK_STEP_MS)[0] if rising else self.first
         scan = Scan(("physical_offset", "store_timestamp"), BATCH_BYTES, False, None, "skip", False)
         while offset < self.end:
             file = self._file(offset)
@@ -113,8 +118,8 @@ class Boundaries:
     def around_time(self, timestamp_ms: int) -> tuple[int, int]:
         """Return two offsets: records before the first are older, records from the second on are not.
 
-        Little lies between the two. Assumes that store times rise along the log. Clock steps break that; the plan
-        allows for them.
+        Little lies between the two. Assumes that store times rise along the log. Clock steps break that: a caller
+        allows for CLOCK_STEP_MS, and uses this only if the user said that there were no larger ones.
         """
         low, high = self.first, self.end
         while high - low > GRAIN:

@@ -53,6 +53,8 @@ class SourceOptions:
     """Messages stored at or after this time, in ms (startTime)."""
     end_time: int | None = None
     """Messages stored before this time, in ms (endTime)."""
+    rising_times: bool = False
+    """Find times by a search: store times rise along the log, but for steps below two minutes (risingTimes)."""
     start_offset: int | None = None
     """Messages at or after this physical offset (startOffset)."""
     end_offset: int | None = None
@@ -270,6 +272,7 @@ PARSERS: dict[str, Callable[[str, str], Any]] = {
     "keys": _texts,
     "startTime": _time,
     "endTime": _time,
+    "risingTimes": _flag,
     "startOffset": _whole,
     "endOffset": _whole,
     "includeInternal": _flag,

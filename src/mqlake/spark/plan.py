@@ -16,15 +16,13 @@ from pathlib import Path
 
 from mqlake.config import IndexConfig, StoreConfig
 from mqlake.errors import ChangedUnderRead, InvalidConfig, NotAStore, OffsetOutOfRange
-from mqlake.spark.boundaries import Boundaries, FileGone
+from mqlake.spark.boundaries import CLOCK_STEP_MS, Boundaries, FileGone
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.split import Split
 from mqlake.spark.ways import Snapshot, Way, choose
 from mqlake.store.follower import Follower
 from mqlake.store.opening import find_store, resolve
 
-CLOCK_STEP_MS = 120_000
-"""Store times rise along the log except for clock steps, which are assumed to be smaller than this."""
 SPLITS_A_CORE = 2
 TRIES = 5
 
@@ -137,7 +135,10 @@ def snapshot_of(root: str, follower: Follower) -> Snapshot:
 
 
 def narrow(snapshot: Snapshot, options: SourceOptions) -> tuple[int, int]:
-    """Return the byte range, between record boundaries, that holds all messages in the selected offsets and times."""
+    """Return the byte range, between record boundaries, that holds all messages in the selected offsets and times.
+
+    Times narrow it only if the user said that they rise along the log. Otherwise workers look at all of them.
+    """
     first, end = snapshot.first, snapshot.end
     begin = first
     if options.lake is not None:
@@ -150,9 +151,9 @@ def narrow(snapshot: Snapshot, options: SourceOptions) -> tuple[int, int]:
     low = min(end, max(first, options.start_offset if options.start_offset is not None else first))
     high = min(end, max(low, options.end_offset if options.end_offset is not None else end))
     boundaries = Boundaries(snapshot.follower.log, first, end)
-    if options.start_time is not None:
+    if options.rising_times and options.start_time is not None:
         low = max(low, boundaries.around_time(options.start_time - CLOCK_STEP_MS)[0])
-    if options.end_time is not None:
+    if options.rising_times and options.end_time is not None:
         high = max(low, min(high, boundaries.around_time(options.end_time + CLOCK_STEP_MS)[1]))
     # The log's first offset counts as a boundary even if it is damaged: that damage must be reported too.
     return low if low == first else boundaries.at_or_after(low), boundaries.at_or_after(high)

@@ -1,35 +1,47 @@
 """`read(spark, path, where=…)`: turn parts of a predicate into options. Spark still filters by the whole predicate.
 
-So options can only make a read smaller, never wrong. Understood are comparisons of selectable columns with literals,
-and IN lists of literals, joined by AND. Any other part is left to Spark. With OR, CASE or BETWEEN outside parentheses,
-splitting at AND would be wrong, so nothing is turned into options.
+Spark reads the predicate: it is analysed and optimized over an empty table with the columns of the source. Conjuncts of
+the optimized filter that compare a column with literals become options. An option may select more rows than its
+conjunct, never fewer, whatever the log holds. So the result is that of `read(…).where(…)`:
+
+- only a scan is used, unless `via` is given: queues and index have what was dispatched, which can be less than the log;
+- topics that a read leaves out are not named, because naming one would include it;
+- what an option cannot express, such as an empty text, stays a filter;
+- an option that the user gave is not changed, and those that belong to it are not added;
+- if damage is to be reported, all of the log is read.
+
+A session of Spark Connect does not show its plans. There the predicate is only a filter.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
-from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
 from typing import Any, NamedTuple
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
-TOKEN = re.compile(
-    r"""\s*(?:(?P<text>'[^'\\]*'(?!'))|(?P<number>\d+(?![\w.]))|(?P<name>[A-Za-z_]\w*)"""
-    r"""|(?P<sign><=>|<=|>=|==|<|>|=|\(|\)|,)|(?P<other>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*"|`[^`]*`|\S))"""
+from mqlake.spark.bodies import BodySchema, needed, with_values
+from mqlake.spark.catalyst import Value, comparison, conjuncts, items, kind, name_of
+from mqlake.spark.options import MAX_QUEUE_ID
+from mqlake.spark.schema import DEFAULT_COLUMNS, checked_columns, spark_schema
+from mqlake.spark.topics import is_internal
+from mqlake.store.scan import RAW_BODY
+
+SETS = {("topic", "="): "topics", ("tags", "="): "tags", ("queue_id", "="): "queues", ("keys", "has"): "keys"}
+BOUNDS = {"store_timestamp": "Time", "physical_offset": "Offset"}
+NO_ROWS = {"startOffset": "0", "endOffset": "0", "failOnDataLoss": "false"}
+LARGEST = 10**15
+"""Larger bounds stay a filter: options take at most 15 digits."""
+TOGETHER = (
+    {"topics", "topicsPattern", "keys"},
+    {"tags"},
+    {"queues"},
+    {"startTime", "endTime"},
+    {"startOffset", "endOffset", "failOnDataLoss"},
 )
-MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?(Z|[+-]\d\d:\d\d)?")
-LOOSE = {"OR", "CASE", "BETWEEN"}
-COMPARISONS = {"=", "==", "<", "<=", ">", ">="}
-SETS = {"topic": "topics", "tags": "tags", "queue_id": "queues"}
-
-
-class Token(NamedTuple):
-    kind: str
-    text: str
+"""Options that belong together: if the user gave one of a group, the predicate adds none of it."""
 
 
 def read(
@@ -38,133 +50,126 @@ def read(
     *,
     where: str | None = None,
     columns: Sequence[str] | None = None,
+    schema: BodySchema | None = None,
     **options: object,
 ) -> DataFrame:
     """Return the messages of one or more stores for which a predicate holds, with the given columns.
 
-    `options` are those of the source. They take precedence over what `where` says.
+    `options` are those of the source. The result is that of a read with these options and a filter after it. With a
+    `schema`, bodies are parsed as JSON, see `bodies.py`.
     """
     given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
-    if where is not None:
-        zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
-        given = {**options_of(where, zone), **given}
+    table = _table(where or "", columns, with_damage=_given(given, "onDamage") == "rows")
+    asked = asked_by(spark, where, table) if where is not None else Asked([], set())
+    given = {**added(asked.conditions, given), **given}
     if columns is not None:
-        given["columns"] = json.dumps([*columns, *sorted(columns_in(where or "") - {*columns})])
+        wanted = {*columns, *asked.columns, *needed(schema)}
+        given["columns"] = json.dumps([name for name in table.names if name in wanted])
     rows = spark.read.format("mqlake").options(**given).load([path] if isinstance(path, str) else list(path))
     if where is not None:
         rows = rows.where(where)
+    if schema is not None:
+        same: dict[str, Any] = options
+
+        def bodies(topic: str | None) -> DataFrame:
+            return read(spark, path, where=_of_topic(where, topic), columns=["body"], **same)
+
+        return with_values(rows, schema, table.names if columns is None else columns, bodies)
     return rows if columns is None else rows.select(*columns)
 
 
-def options_of(where: str, zone: str) -> dict[str, str]:
-    """Return the part of a predicate that options can express. `zone` is the time zone of Spark's session."""
-    sets: dict[str, list[set[str]]] = {}
-    bounds: dict[str, list[int]] = {}
-    for conjunct in conjuncts(tokens_of(where)):
-        for name, value in understood(conjunct, zone):
-            if isinstance(value, set):
-                sets.setdefault(name, []).append(value)
-            else:
-                bounds.setdefault(name, []).append(value)
-    options = {name: json.dumps(sorted(set.intersection(*found) or found[0])) for name, found in sets.items()}
-    options |= {name: str(max(0, (max if name.startswith("start") else min)(found))) for name, found in bounds.items()}
-    for start, end in (("startTime", "endTime"), ("startOffset", "endOffset")):
-        if start in options and end in options and int(options[start]) > int(options[end]):
-            del options[end]  # no row can match; Spark's filter drops them all
+def _of_topic(where: str | None, topic: str | None) -> str | None:
+    """Return a predicate for the messages of one topic, or of all for None."""
+    if topic is None:
+        return where
+    escaped = topic.replace("\\", "\\\\").replace("'", "\\'")
+    return f"topic = '{escaped}'" + (f" and ({where}\n)" if where is not None else "")  # it may end with a comment
+
+
+def _table(where: str, columns: Sequence[str] | None, *, with_damage: bool) -> StructType:
+    """Return the schema of the table that the predicate is about: all columns, in the order of the source."""
+    checked = checked_columns(columns, with_damage=with_damage)
+    raw = RAW_BODY in checked or (columns is not None and RAW_BODY in where.lower())
+    names = (*DEFAULT_COLUMNS, RAW_BODY) if raw else DEFAULT_COLUMNS
+    return spark_schema(checked_columns(names, with_damage=with_damage))
+
+
+class Asked(NamedTuple):
+    """What a predicate asks of a table."""
+
+    conditions: list[Any]
+    """Conjuncts that every wanted row fulfils."""
+    columns: set[str]
+    """The columns that it uses."""
+
+
+def asked_by(spark: SparkSession, where: str, table: StructType) -> Asked:
+    """Return what a predicate asks of a table. Raises as `DataFrame.where` does if the predicate is wrong."""
+    if not hasattr(spark, "_jsparkSession"):  # Spark Connect
+        return Asked([], {*table.names})
+    empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), table)
+    planned = empty.where(where)._jdf.queryExecution()
+    names = {name_of(attribute) for attribute in items(planned.analyzed().references().toSeq())}
+    best = planned.optimizedPlan()
+    simple = kind(best) == "Filter" and not items(best.child().children())
+    return Asked(conjuncts(best.condition()) if simple else [], names)
+
+
+def added(conditions: list[Any], given: dict[str, str]) -> dict[str, str]:
+    """Return the options that a predicate adds to those that the user gave."""
+    if (_given(given, "onDamage") or "skip") != "skip":
+        return {}
+    options = options_of(conditions, with_internal=_given(given, "includeInternal") == "true")
+    for group in TOGETHER:
+        if any(_given(given, name) is not None for name in group):
+            options = {name: text for name, text in options.items() if name not in group}
+    return {"via": "scan", **options} if {"topics", "keys"} & {*options} else options
+
+
+def _given(given: dict[str, str], name: str) -> str | None:
+    """Return the value of an option that the user gave, in small letters. Names may be in any case."""
+    return next((text.lower() for known, text in given.items() if known.lower() == name.lower()), None)
+
+
+def options_of(conditions: list[Any], *, with_internal: bool = False) -> dict[str, str]:
+    """Return options that select at least the rows that fulfil all conditions.
+
+    `with_internal` says that the table has internal topics.
+    """
+    sets: dict[str, set[Value]] = {}
+    bounds: dict[str, int] = {}
+    for found in filter(None, map(comparison, conditions)):
+        name = SETS.get((found.column, "=" if found.sign == "in" else found.sign))
+        if name is not None and all(map(_fits, found.values)):
+            sets[name] = sets.get(name, {*found.values}) & {*found.values}
+        elif found.column in BOUNDS and isinstance(found.values[0], int) and found.sign != "in":
+            _narrow(bounds, found.column, found.sign, found.values[0])
+    if "topics" in sets and not with_internal:
+        sets["topics"] = {topic for topic in sets["topics"] if not is_internal(str(topic))}
+    options = {name: str(bound) for name, bound in bounds.items()}
+    if not all(sets.values()) or _empty(bounds, "Time") or _empty(bounds, "Offset"):
+        return NO_ROWS
+    options |= {name: json.dumps(sorted(map(str, values))) for name, values in sets.items()}
     if "startOffset" in options or "endOffset" in options:
         options["failOnDataLoss"] = "false"  # a bound is only a filter here: the log need not reach that far
     return options
 
 
-def tokens_of(where: str) -> list[Token]:
-    return [Token(str(match.lastgroup), match[match.lastgroup or 0]) for match in TOKEN.finditer(where)]
+def _fits(value: Value) -> bool:
+    """Return whether an option can express a value. The character is what bytes that are no text become."""
+    if isinstance(value, int):
+        return 0 <= value <= MAX_QUEUE_ID
+    return value != "" and "\ufffd" not in value
 
 
-def columns_in(where: str) -> set[str]:
-    """Return the columns that a predicate may use."""
-    from mqlake.spark.schema import ALL_COLUMNS
-
-    return {name for name in ALL_COLUMNS if re.search(rf"\b{name}\b", where, re.IGNORECASE)}
-
-
-def conjuncts(tokens: list[Token]) -> list[list[Token]]:
-    """Return the parts between the ANDs outside parentheses. Empty if AND does not bind the parts."""
-    parts: list[list[Token]] = [[]]
-    depth = 0
-    for token in tokens:
-        depth += (token.text == "(") - (token.text == ")")
-        word = token.text.upper() if token.kind == "name" and depth == 0 else ""
-        if word in LOOSE or token.text in ("-", "/", "*") or depth < 0:  # these signs may begin a comment
-            return []
-        if word == "AND":
-            parts.append([])
-        else:
-            parts[-1].append(token)
-    return parts
+def _narrow(bounds: dict[str, int], column: str, sign: str, value: int) -> None:
+    """Narrow the half-open range of a column by a comparison. A range of times is in whole milliseconds."""
+    what, low = BOUNDS[column], value // 1000 if column == "store_timestamp" else value
+    if sign in ("=", ">", ">=") and 0 <= low < LARGEST:
+        bounds[f"start{what}"] = max(bounds.get(f"start{what}", 0), low)
+    if sign in ("=", "<", "<=") and low + 1 < LARGEST:
+        bounds[f"end{what}"] = min(bounds.get(f"end{what}", LARGEST), max(0, low + 1))
 
 
-def understood(part: list[Token], zone: str) -> Iterator[tuple[str, Any]]:
-    """Yield options implied by one conjunct; they may select more than it does. Nothing if it has another form."""
-    words = [token.text.lower() if token.kind in ("name", "sign") else token.kind for token in part]
-    if words == ["array_contains", "(", "keys", ",", "text", ")"]:
-        yield "keys", {_literal(part[4])}
-        return
-    if len(part) < 3 or part[0].kind != "name":
-        return
-    column, sign = words[0], words[1]
-    if words[2] == "timestamp" and sign in COMPARISONS:
-        part, words = [*part[:2], *part[3:]], [*words[:2], *words[3:]]
-    if column in SETS:
-        literals = [part[2]] if sign in ("=", "==") and len(part) == 3 else _listed(part)
-        kind = "number" if column == "queue_id" else "text"
-        if literals and all(token.kind == kind and _literal(token) and _fits(token) for token in literals):
-            yield SETS[column], {_literal(token) for token in literals}
-    elif len(part) == 3 and sign in COMPARISONS:
-        if column == "physical_offset" and words[2] == "number" and len(part[2].text) < 18:
-            yield from _bounds("Offset", sign, int(part[2].text), int(part[2].text))
-        elif column == "store_timestamp" and words[2] == "text" and MOMENT.fullmatch(_literal(part[2])):
-            with contextlib.suppress(ValueError):  # no such date
-                yield from _bounds("Time", sign, *_moments(_literal(part[2]), zone))
-
-
-def _literal(token: Token) -> str:
-    return token.text[1:-1] if token.kind == "text" else token.text
-
-
-def _fits(token: Token) -> bool:
-    return token.kind == "text" or len(token.text) < 10
-
-
-def _listed(part: list[Token]) -> list[Token]:
-    """Return the literals of `column IN (a, b)`."""
-    if part[1].text.upper() != "IN" or len(part) < 5 or part[2].text != "(" or part[-1].text != ")":
-        return []
-    inside = part[3:-1]
-    if len(inside) % 2 == 0 or any(token.text != "," for token in inside[1::2]):
-        return []
-    return inside[::2]
-
-
-def _bounds(what: str, sign: str, low: int, high: int) -> Iterator[tuple[str, int]]:
-    """Turn a comparison with a value in [low, high] into bounds of a half-open range."""
-    if sign in ("=", "==", ">", ">="):
-        yield f"start{what}", low
-    if sign in ("=", "==", "<", "<="):
-        yield f"end{what}", high + 1
-
-
-def _moments(text: str, zone: str) -> tuple[int, int]:
-    """Return the earliest and the latest milliseconds that a time can mean: it is ambiguous when clocks change."""
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        try:
-            moment = moment.replace(tzinfo=ZoneInfo(zone))
-        except (ZoneInfoNotFoundError, ValueError):  # a zone that only Java knows
-            moment = moment.replace(tzinfo=ZoneInfo("UTC"))
-            return _ms(moment - timedelta(hours=18)), _ms(moment + timedelta(hours=18))
-    stamps = [_ms(moment.replace(fold=fold)) for fold in (0, 1)]
-    return min(stamps), max(stamps)
-
-
-def _ms(moment: datetime) -> int:
-    return int(moment.timestamp() * 1000 // 1)
+def _empty(bounds: dict[str, int], what: str) -> bool:
+    return bounds.get(f"start{what}", 0) > bounds.get(f"end{what}", LARGEST)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Entries = np.ndarray[Any, np.dtype[np.void]]
+Times = np.ndarray[Any, np.dtype[np.int64]]
 ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 WINDOW_BYTES = 32 << 20
 """Bytes of log that a worker keeps mapped in before it releases their pages."""
@@ -50,7 +51,7 @@ def read_split(options: SourceOptions, schema: pa.Schema, split: Split) -> Itera
     settle()
     selection = Selection(options, split.topics)
     table = Table(split.store, schema)
-    scan = SplitScan(options, split, selection.columns)
+    scan = (TimeScan if reads_times_first(options) else SplitScan)(options, split, selection.columns)
     try:
         if split.archived:
             raise FileVanished(split.store, split.start, "a log that begins later", "it in the lake")
@@ -104,8 +105,11 @@ class SplitScan(Scan):
             offset = split.start
             while offset < split.end:
                 stretch = self._stretch(offset, split.end)
-                yield from self.batches(stretch, _PageRelease(stretch))
+                yield from self._scanned(stretch)
                 offset = stretch.log_start + stretch.end
+
+    def _scanned(self, stretch: Stretch) -> Iterator[pa.RecordBatch]:
+        return self.batches(stretch, _PageRelease(stretch))
 
     def _at(self, offsets: bytes) -> Iterator[pa.RecordBatch]:
         """Yield the records at these offsets, which are in ascending order."""
@@ -156,6 +160,40 @@ class SplitScan(Scan):
     def report(self, error: CorruptRecord, size: int) -> None:
         super().report(error, size)
         self.damage.append((error.physical_offset, size, error.reason))
+
+
+def reads_times_first(options: SourceOptions) -> bool:
+    """Return whether a scan reads the times of all records, and then the records in time.
+
+    Not if the plan has searched for the times, so that most records are in time, and not if all damage is reported.
+    """
+    by_time = options.start_time is not None or options.end_time is not None
+    return by_time and not options.rising_times and options.on_damage == "skip"
+
+
+class TimeScan(SplitScan):
+    """A scan that reads the times of a batch first, and its records only from the first to the last that is in time.
+
+    Every time is looked at: store times run back along the log when a clock is set back.
+    """
+
+    def __init__(self, options: SourceOptions, split: Split, columns: tuple[str, ...]) -> None:
+        super().__init__(options, split, columns)
+        self._start, self._stop = options.start_time, options.end_time
+        self._walk = SplitScan(options, split, ("store_timestamp", "physical_offset", "size"), check_crc=False)
+
+    def _scanned(self, stretch: Stretch) -> Iterator[pa.RecordBatch]:
+        for batch in self._walk.batches(stretch, _PageRelease(stretch)):
+            wanted = np.flatnonzero(self._in_time(batch.column("store_timestamp").view("int64").to_numpy()))
+            if len(wanted):
+                offsets = batch.column("physical_offset").to_numpy() - stretch.log_start
+                end = int(offsets[wanted[-1]]) + batch.column("size")[int(wanted[-1])].as_py()
+                part = stretch._replace(position=int(offsets[wanted[0]]), end=end)
+                yield from self.batches(part, lambda size: None)
+
+    def _in_time(self, times: Times) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        since = times >= self._start if self._start is not None else np.full(len(times), True)
+        return since & (times < self._stop) if self._stop is not None else since
 
 
 class _PageRelease:

@@ -16,7 +16,7 @@ from mqlake.errors import ChangedUnderRead, InvalidConfig, NotAStore, PositionLo
 from mqlake.spark.boundaries import Boundaries, FileGone
 from mqlake.spark.offsets import Positions
 from mqlake.spark.options import EARLIEST, LATEST, SourceOptions, StreamOptions
-from mqlake.spark.plan import CLOCK_STEP_MS, TRIES, expand, snapshot_of, take_snapshot
+from mqlake.spark.plan import TRIES, expand, snapshot_of, take_snapshot
 from mqlake.spark.ways import Snapshot
 from mqlake.store.follower import Follower
 
@@ -64,7 +64,7 @@ class Tails:
         """Return where a stream that has not begun starts to read a store."""
         boundaries = boundaries_of(snapshot)
         if self._stream.starting_timestamp is not None:
-            return boundaries.first_since(self._stream.starting_timestamp, CLOCK_STEP_MS)
+            return boundaries.first_since(self._stream.starting_timestamp, rising=self._options.rising_times)
         if self._stream.starting_offsets == "latest":
             return snapshot.end
         return self.enter(snapshot)

@@ -116,6 +116,8 @@ class ScanWay(Way):
             self._topics = None  # records of topics whose queues were deleted match too
         self.cost = stop - start
         self.reason = "all records of the range"
+        if not options.rising_times and (options.start_time is not None or options.end_time is not None):
+            self.reason += ", whose times need not rise (risingTimes=true would search for the times)"
 
     def cut(self, size: int) -> list[Split]:
         boundaries = Boundaries(self._snapshot.follower.log, self._snapshot.first, self._snapshot.end)

@@ -6,7 +6,7 @@
     archive     the messages of the lake, if there is one
 
 `Views.sql` reads only what a query needs from `messages` (`narrow.py`). `spark.sql` works too, but reads all columns.
-Each query through `Views.sql` sees the stores as they are at that time.
+Each statement through `Views.sql` sees the stores as they are at that time, and runs once.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from mqlake.errors import InvalidConfig
 from mqlake.spark.jobs.narrow import narrowed, need_of
 from mqlake.spark.jobs.queues import QUEUES, queues_of, stores_of
+from mqlake.spark.jobs.statement import copy_of, moved, plan_query
 from mqlake.spark.jobs.stats import TRAFFIC, plans_of
 from mqlake.spark.jobs.stats_lake import LakeRows, lake_rows
 from mqlake.spark.jobs.stats_rows import MEASURES, ROWS
@@ -55,7 +56,6 @@ class Views:
             "archive": self.archive if lake is not None else None,
         }
         self._made = {name: make for name, make in made.items() if make is not None}
-        self._whole: DataFrame | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,29 +64,33 @@ class Views:
     def register(self) -> None:
         """Register all tables, for the stores as they are now."""
         for name, make in self._made.items():
-            rows = make()
-            rows.createOrReplaceTempView(name)
-            if name == "messages":
-                self._whole = rows
+            make().createOrReplaceTempView(name)
 
     def sql(self, query: str) -> DataFrame:
-        """Return the result of a query. Statements that are not queries (CREATE VIEW, SET) run once.
+        """Return the result of a statement, as `spark.sql` does.
 
-        The registered `messages` is only used for planning and never read: a DataFrame is a snapshot at its first
-        action.
+        A query is planned with the registered `messages`, which is never read: a DataFrame is a snapshot at its first
+        action. Then it is planned again, in a copy of the session, with a `messages` that reads only what it needs. So
+        nobody else sees that one. Other statements run once, in the session itself.
         """
-        for name in self.names:
-            if name != "messages" and re.search(rf"\b{name}\b", query, re.IGNORECASE):
-                self._made[name]().createOrReplaceTempView(name)
-        answer = self.spark.sql(query)
-        need = need_of(answer) if self._whole is not None else None
-        if need is None or self._whole is None:
-            return answer
-        narrowed(self.spark, self.paths, need).createOrReplaceTempView("messages")
-        try:
+        planned = plan_query(self.spark, query)
+        self._renew(query if planned is None else f"{query}\n{planned.analyzed().treeString()}")
+        if planned is None:
+            if "messages" in self._made:
+                self.messages().createOrReplaceTempView("messages")
             return self.spark.sql(query)
-        finally:
-            self._whole.createOrReplaceTempView("messages")
+        need = need_of(planned.optimizedPlan()) if "messages" in self._made else None
+        if need is None:
+            return self.spark.sql(query)
+        own = copy_of(self.spark)
+        narrowed(own, self.paths, need).createOrReplaceTempView("messages")
+        return moved(own.sql(query), self.spark)
+
+    def _renew(self, text: str) -> None:
+        """Register anew the other tables that a text names, for the stores as they are now."""
+        for name, make in self._made.items():
+            if name != "messages" and re.search(rf"\b{name}\b", text, re.IGNORECASE):
+                make().createOrReplaceTempView(name)
 
     def messages(self) -> DataFrame:
         return self.spark.read.format("mqlake").load(self.paths)
