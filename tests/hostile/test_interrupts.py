@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -132,3 +135,45 @@ assert not (path / "abort").exists()
         tmp_path / "store",
         kind,
     )
+
+
+ROLLS = """
+import signal, sys
+import os
+import subprocess
+import sys
+from pathlib import Path
+from mqlake import CommitLogConfig, IndexConfig, Message, MessageStore, check
+
+class Boom(Exception):
+    pass
+
+def boom(number, frame):
+    raise Boom
+
+small = CommitLogConfig(file_size_bytes=8192)
+store = MessageStore.open(sys.argv[1], commit_log=small, index=IndexConfig(enabled=False))
+signal.signal(signal.SIGALRM, boom)
+put = interrupted = 0
+while interrupted < 150:
+    signal.setitimer(signal.ITIMER_REAL, 0.0003 + 0.00001 * (put % 60))
+    try:
+        store.put(Message("t", bytes(700), queue_id=0))
+        put += 1
+    except Boom:
+        interrupted += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+for _ in range(20):
+    store.put(Message("t", bytes(700), queue_id=0))
+found = store.queues("t")[0].message_count if store.wait_dispatched() else -1
+store.close()
+print(found >= put + 20, check(sys.argv[1]).findings)
+"""
+
+
+def test_a_handler_that_raises_while_the_log_rolls_leaves_the_writer_whole(tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "MQLAKE_RECORD_LOCKS"}
+    command = [sys.executable, "-c", ROLLS, str(tmp_path / "s")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "True ()\n"

@@ -332,3 +332,21 @@ def test_a_store_without_its_log_folder_is_repaired_with_files_of_its_own_size(t
     assert sizes == {LOG_FILE}
     with open_small(tmp_path / "s") as store:
         assert store.put(message(1)).physical_offset >= 0
+
+
+@pytest.mark.parametrize("change", [-1, 5, "half"])
+def test_a_damaged_spare_file_costs_no_message_and_changes_no_file_of_the_log(
+    change: int | str, tmp_path: Path
+) -> None:
+    with open_small(tmp_path / "live") as store:
+        for number in range(100):
+            store.put(message(number))
+        store.flush()
+        shutil.copytree(tmp_path / "live", tmp_path / "s", ignore=shutil.ignore_patterns("scratch", "spare"))
+    spare = tmp_path / "s/mqlake/spare" / f"{LOG_FILE:020d}"
+    spare.parent.mkdir()
+    spare.write_bytes(bytes(LOG_FILE // 2 if change == "half" else LOG_FILE + int(change)))
+    before = served(tmp_path / "s")
+    assert len(before) == 100
+    assert repair(tmp_path / "s").after.severity == mqlake.Severity.NOTE
+    assert served(tmp_path / "s") == before

@@ -15,6 +15,7 @@ import pytest
 from mqlake import FileFailed, UnknownTopic
 from mqlake.codec.queue_entry import ENTRY
 from mqlake.files import unsynced
+from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.kernel import count_valid_entries
 from mqlake.logs import consume_queue, consume_queues
 from mqlake.logs.consume_queues import ConsumeQueues
@@ -305,3 +306,21 @@ def test_a_slow_thread_never_moves_a_readers_end_back(tmp_path: Path, monkeypatc
     go_on.set()
     thread.join()
     assert follower.peek("t", 0).end == 11
+
+
+def test_a_reader_that_opens_a_queue_does_not_undo_what_dispatch_appends_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(writer(tmp_path), 1)
+    queues = writer(tmp_path)
+    queues.know_ends({"t0": {0: 1}})
+    load = MappedFileQueue.load
+
+    def slow(self: MappedFileQueue) -> None:
+        load(self)
+        assert not queues.write([("t0", 0, 1, entries(1))])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MappedFileQueue, "load", slow)
+        assert queues.peek("t0", 0).end == 2
+    assert held(queues, "t0", 0) == entries(0, 2)

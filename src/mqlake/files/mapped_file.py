@@ -54,7 +54,7 @@ class MappedFile:
     __slots__ = ("__weakref__", "_finalizer", "descriptor", "pages", "path", "reserved", "size", "start", "was_used")
 
     def __init__(self, path: Path, start: int, size: int, descriptor: int, *, writable: bool) -> None:
-        """Take ownership of the descriptor. The file must have `size` bytes already."""
+        """Take ownership of the descriptor, also if this fails. The file must have `size` bytes already."""
         self.path = path
         self.start = start
         self.size = size
@@ -63,10 +63,11 @@ class MappedFile:
         """The bytes before this position are known to have blocks."""
         self.was_used = False
         """Set on use: `open_files` closes files that were not used since it last checked."""
-        self.pages = map_pages(descriptor, size, writable=writable)
         # Runs when the last reference is dropped. Views of `pages` keep only the mapping alive, not the descriptor.
+        # First: from here on nobody else may close the descriptor, whatever interrupts what follows.
         self._finalizer = weakref.finalize(self, os.close, descriptor)
         self._finalizer.atexit = False
+        self.pages = map_pages(descriptor, size, writable=writable)
 
     @classmethod
     def open(cls, path: Path, start: int, size: int, *, writable: bool) -> MappedFile:
@@ -74,15 +75,16 @@ class MappedFile:
         descriptor = open_regular(path, os.O_RDWR if writable else os.O_RDONLY)
         try:
             found = os.fstat(descriptor).st_size
-            if found != size:
-                raise BadFile(path, f"{found} bytes", f"{size} bytes, as its neighbours have")
-            return cls(path, start, size, descriptor, writable=writable)
-        except OSError as error:
-            os.close(descriptor)
-            raise file_error(path, "mapped", size, error) from error
         except BaseException:
             os.close(descriptor)
             raise
+        if found != size:
+            os.close(descriptor)
+            raise BadFile(path, f"{found} bytes", f"{size} bytes, as its neighbours have")
+        try:
+            return cls(path, start, size, descriptor, writable=writable)
+        except OSError as error:
+            raise file_error(path, "mapped", size, error) from error
 
     @classmethod
     def create(cls, path: Path, start: int, size: int, *, reserve: int, scratch: Path | None = None) -> MappedFile:
@@ -100,11 +102,12 @@ class MappedFile:
             if made != path:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 made.rename(path)
-            file = cls(path, start, size, descriptor, writable=True)
+            given, descriptor = descriptor, -1
+            file = cls(path, start, size, given, writable=True)
         except OSError as error:
             if descriptor >= 0:
                 os.close(descriptor)
-                made.unlink(missing_ok=True)  # a failed allocation keeps the blocks it already got
+            made.unlink(missing_ok=True)  # a failed allocation keeps the blocks it already got
             raise file_error(path, "made", size, error) from error
         file.reserved = min(reserve, size)
         return file
@@ -128,9 +131,11 @@ class MappedFile:
             # With `src_dir_fd`, Python calls linkat, which can follow the link to the unnamed file itself.
             os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
             has_name = True
-            return cls(path, start, size, descriptor, writable=True)
+            given, descriptor = descriptor, -1
+            return cls(path, start, size, given, writable=True)
         except OSError as error:
-            os.close(descriptor)
+            if descriptor >= 0:
+                os.close(descriptor)
             if has_name:
                 path.unlink(missing_ok=True)
             raise file_error(path, "made", size, error) from error

@@ -38,7 +38,7 @@ class TransientPool:
 
     def borrow(self, timeout_s: float) -> mmap.mmap | None:
         """Return a free buffer, waiting for one if necessary; None if the wait times out."""
-        with self._returned:
+        with self._returned.lock:
             if not self._returned.wait_for(lambda: self._free, timeout_s):
                 return None
             if len(self._free) < 0.4 * self.buffer_count:
@@ -46,7 +46,7 @@ class TransientPool:
             return self._free.pop()
 
     def give_back(self, buffer: mmap.mmap) -> None:
-        with self._returned:
+        with self._returned.lock:
             self._free.append(buffer)
             self._returned.notify()
 

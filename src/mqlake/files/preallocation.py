@@ -65,7 +65,7 @@ class Preallocator:
         if self._worker.is_current:  # a finalizer that puts runs on the worker's thread: nobody else would make it
             return self._make(start)
         deadline = time.monotonic() + WAIT_S
-        with self._changed:
+        with self._changed.lock:
             before = self._worker.error_count
             self._order(start)
             self._worker.wake()  # also out of the pause after an error: its cause may have passed
@@ -103,19 +103,19 @@ class Preallocator:
             self._wanted.sort()  # the file that is needed now comes before the one after it
 
     def _tell(self) -> None:
-        with self._changed:
+        with self._changed.lock:
             self._changed.notify_all()
 
     def _work(self) -> float:
         file, self._growing = self._growing, None
         if file is not None:
             file.reserve(min(file.size, file.reserved + CHUNK_BYTES))
-        with self._changed:
+        with self._changed.lock:
             start = self._wanted[0] if self._wanted else -1
         if start < 0:
             return UNTIL_WOKEN
         made = self._make(start)
-        with self._changed:
+        with self._changed.lock:
             self._wanted.remove(start)
             self._ready[start] = made
             self._changed.notify_all()

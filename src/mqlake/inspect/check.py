@@ -95,9 +95,8 @@ class Examination:
         self._grid = grid
         self._done = 0
         self.found = look(layout.commit_log)
-        likely = likely_file_size(self.found, look(layout.spare)) or 0
-        if likely < MIN_LOG_FILE_SIZE:  # no file shows it
-            likely = read_notes(layout).get(LOG_SIZE) or DEFAULT_LOG_FILE_SIZE
+        likely = likely_file_size(self.found, look(layout.spare), read_notes(layout).get(LOG_SIZE, 0)) or 0
+        likely = likely if likely >= MIN_LOG_FILE_SIZE else DEFAULT_LOG_FILE_SIZE
         self.file_size = config.commit_log.file_size_bytes or likely
         self.queue_size = config.consume_queue.file_size_bytes or self._likely_queue_size()
         ends = read_ends(layout, locked_here=locked_here)

@@ -6,6 +6,7 @@ determine its place, because each holds its own offset; if a file has no record,
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections import Counter
@@ -43,10 +44,16 @@ def look(directory: Path) -> list[FoundFile]:
             listed = sorted(entries, key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return []  # a link to itself
     for entry in listed:
         try:
             status = entry.stat()
-        except FileNotFoundError:  # deleted since, or a link to nowhere
+        except OSError as error:  # deleted since, or a link to nowhere or to itself
+            if error.errno not in (errno.ENOENT, errno.ELOOP):
+                raise
             continue
         if not stat.S_ISDIR(status.st_mode):
             found.append(FoundFile(Path(entry.path), start_of(entry.name), status.st_size))
@@ -67,12 +74,19 @@ def open_file(path: Path, start: int) -> MappedFile | None:
         return None
 
 
-def likely_file_size(files: list[FoundFile], spare: list[FoundFile]) -> int | None:
-    """Return the file size that best fits the files, the spare files, the markers and the names."""
+def likely_file_size(files: list[FoundFile], spare: list[FoundFile], noted: int = 0) -> int | None:
+    """Return the file size that best fits the files, the spare files, the markers and the names.
+
+    What was `noted` when the store was created is believed if a file has that size, or if nothing speaks against it.
+    """
     starts = sorted({file.start for file in files if file.start is not None})
-    votes: Counter[int] = Counter(file.size for file in files if file.size)
-    for file in spare:
-        votes[file.size] += 2 if file.size else 0
+    sizes = Counter(file.size for file in files if file.size)
+    others = max((count for size, count in sizes.items() if size != noted), default=0)
+    if noted and (sizes[noted] or (others < 2 and all(start % noted == 0 for start in starts))):
+        return noted
+    votes = Counter({size: 2 * count for size, count in sizes.items()})
+    for file in spare:  # a spare file is no part of the log: it decides only if the log's own files do not
+        votes[file.size] += 1 if file.size else 0
     if len(+votes) == 1 and all(start % size == 0 for start in starts for size in +votes):
         return next(iter(+votes))
     for file in files:

@@ -16,12 +16,15 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import sys
+import threading
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Final, Protocol
 
 from mqlake.config import CommitLogConfig
 from mqlake.errors import DiskFull, InvalidMessage, NotPermitted, StoreError, file_error
-from mqlake.files.mapped_file import MappedFile
+from mqlake.files.mapped_file import MappedFile, open_descriptor
 from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.files.names import file_name
 from mqlake.files.pool import TransientPool
@@ -33,6 +36,7 @@ from mqlake.logs.commit_log import MARKER, MARKER_MAGIC, MARKER_SIZE, CommitLog
 from mqlake.logs.topic_table import NotAdmitted, TopicTable, require_light_queue
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
 from mqlake.runtime.locks import is_mine, make_lock, make_rlock
+from mqlake.runtime.shield import Shield
 
 POOL_WAIT_S: Final = 5.0
 PACKED_BYTES: Final = 16 << 20
@@ -41,6 +45,14 @@ LIGHT_QUEUES: Final = "INNER_MULTI_DISPATCH"
 LIGHT_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
 
 _log = logging.getLogger(__name__)
+
+
+class NoRoom(Exception):
+    """A record does not fit into what is reserved of the file. The caller makes room, without the lock, and repeats."""
+
+    def __init__(self, needed: int) -> None:
+        super().__init__(needed)
+        self.needed = needed
 
 
 class Router(Protocol):
@@ -63,6 +75,7 @@ class LogWriter(CommitLog):
         ends: Ends,
         topics: TopicTable,
         preallocator: Preallocator,
+        shield: Shield,
         *,
         last_timestamp: int,
         pool: TransientPool | None,
@@ -76,6 +89,7 @@ class LogWriter(CommitLog):
         self._unlock_full_files = unlock_full_files
         self._topics = topics
         self._preallocator = preallocator
+        self._shield = shield
         slow_ns = config.slow_append_ms * 1_000_000
         self._appender = Appender(
             ends, pack_host(config.store_host), config.max_message_bytes, config.append_record_crc, slow_ns
@@ -102,6 +116,9 @@ class LogWriter(CommitLog):
         file = files.file_at(ends.appended)
         if file is not None:
             self._write_to(file, self._target_for(file), ends.appended - file.start)
+        files.directory.mkdir(parents=True, exist_ok=True)
+        self._folder = open_descriptor(files.directory, os.O_RDONLY | os.O_DIRECTORY)
+        """Kept open: a put that needs the next file must not fail because descriptors are used up."""
 
     def route_delayed(self, router: Router) -> None:
         """Send messages with a delay through a router before they are stored."""
@@ -137,6 +154,8 @@ class LogWriter(CommitLog):
                 break
             except NotAdmitted:  # the topic was deleted or set up anew since it was admitted
                 continue
+            except NoRoom as full:
+                self._make_room(full.needed)
         if is_routed and self._router is not None:
             self._router.stored(stored)
         return receipt
@@ -146,9 +165,8 @@ class LogWriter(CommitLog):
         if LIGHT_QUEUES in message.properties and not is_routed:  # a routed one enters them when it is delivered
             return self._append_to_light_queues(message, durability)
         receipt = self._appender.append(message, durability, True, is_routed)
-        while receipt is None:
-            self._make_room(self._appender.size_of(message))
-            receipt = self._appender.append(message, durability, True, is_routed)
+        if receipt is None:
+            raise NoRoom(self._appender.size_of(message))
         return receipt
 
     def _append_many_slowly(self, messages: Sequence[Message], durability: Durability) -> list[PutReceipt]:
@@ -167,6 +185,8 @@ class LogWriter(CommitLog):
                 break
             except NotAdmitted:
                 continue
+            except NoRoom as full:
+                self._make_room(full.needed)
         for message, routed in zip(messages, stored, strict=True):
             if routed is not message and self._router is not None:
                 self._router.stored(routed)
@@ -176,9 +196,8 @@ class LogWriter(CommitLog):
         for message in messages:
             self._topics.prepare(message)
         receipts = self._appender.append_many(messages, durability, True)
-        while receipts is None:
-            self._make_room(sum(map(self._appender.size_of, messages)))
-            receipts = self._appender.append_many(messages, durability, True)
+        if receipts is None:
+            raise NoRoom(sum(map(self._appender.size_of, messages)))
         return receipts
 
     def append_packed(self, packed: Readable, *, timestamp: int = 0, keep: int = 0) -> None:
@@ -201,6 +220,8 @@ class LogWriter(CommitLog):
                     position = self._place_packed(packed, position, *where, timestamp, keep)
             except NotAdmitted:
                 continue
+            except NoRoom as full:
+                self._make_room(full.needed)
 
     def _place_packed(
         self,
@@ -217,17 +238,17 @@ class LogWriter(CommitLog):
         finally:
             self._appender.reopen()
         if reached == position:
-            self._make_room_for_packed(packed, position)
+            self._refuse_packed(packed, position)
         return reached
 
-    def _make_room_for_packed(self, packed: Readable, position: int) -> None:
+    def _refuse_packed(self, packed: Readable, position: int) -> None:
         """The packed record at a position was not taken: there is no room, or its own queue offset is taken."""
         size = int.from_bytes(packed[position : position + 4], "big")
         if self._file is not None and self._appender.position + size + MARKER_SIZE <= self._appender.limit:
             record = StoredMessage(bytes(packed[position : position + size]))
             found = f"{record.queue_offset} in queue {record.queue_id} of {record.topic}"
             raise InvalidMessage("queue_offset", found, "one after those that the queue has")
-        self._make_room(size)
+        raise NoRoom(size)
 
     def _route(self, message: Message) -> Message:
         return message if self._router is None else self._router.route(message, self.take_turn)
@@ -258,8 +279,8 @@ class LogWriter(CommitLog):
         for name in names:
             require_light_queue(name)
         room = self._room_with_lights(message)
-        while self._file is None or self._appender.position + room > self._appender.limit:
-            self._make_room(room)
+        if self._file is None or self._appender.position + room > self._appender.limit:
+            raise NoRoom(room)
         self._appender.close()
         try:
             queue_id = self._turn_of(message)
@@ -282,10 +303,19 @@ class LogWriter(CommitLog):
     # ---- room: more blocks of the file, or the next file
 
     def _make_room(self, needed: int) -> None:
-        """Let a record of `needed` bytes fit: reserve more blocks of the file being written, or roll.
+        """Let a record of `needed` bytes fit. The caller does not hold the lock, and tries again: others may have come.
 
-        An interrupt may leave this half done at any step; the next call finishes it.
+        A roll that a signal interrupts would leave the file, the appender and group commit in disagreement.
         """
+        self._shield.run(lambda: self._make_room_locked(needed))
+
+    def _make_room_locked(self, needed: int) -> None:
+        """Reserve more blocks of the file being written, or roll, unless there is room by now."""
+        with self._lock:
+            self._raise_if_refused()
+            self._extend_or_roll(needed)
+
+    def _extend_or_roll(self, needed: int) -> None:
         if needed + MARKER_SIZE > self.file_size:
             expected = f"at most {self.file_size - MARKER_SIZE} bytes, because files have {self.file_size}"
             raise InvalidMessage("message", f"{needed} bytes as a record", expected)
@@ -363,12 +393,8 @@ class LogWriter(CommitLog):
         """
         with self._names_lock:
             if self._new_names:
-                folder = os.open(self.files.directory, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    self._new_names = False  # first: a name that comes from now on needs another sync
-                    self.group.sync_folder(folder)
-                finally:
-                    os.close(folder)
+                self._new_names = False  # first: a name that comes from now on needs another sync
+                self.group.sync_folder(self._folder)
 
     # ---- refusing
 
@@ -376,9 +402,21 @@ class LogWriter(CommitLog):
         """Refuse a put inside of another one of this thread: by a signal handler, or a finalizer. It could not wait for
         the outer one, which continues only when it returns, and half of a roll may be done.
         """
-        if is_mine(self._lock):
+        if is_mine(self._lock) or self._makes_room():
             found = "this thread is in the middle of another put: a signal handler or a finalizer interrupted it"
             raise NotPermitted("put", found, "put from ordinary code; let the handler set a flag or fill a queue")
+
+    def _makes_room(self) -> bool:
+        """Return whether this call came out of a signal handler that interrupted the main thread in `_make_room`."""
+        if threading.current_thread() is not threading.main_thread():
+            return False
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            # The stack itself is asked, because an interrupt could leave a note of ours behind.
+            if frame.f_code is LogWriter._make_room.__code__ and frame.f_locals.get("self") is self:
+                return True
+            frame = frame.f_back
+        return False
 
     def _raise_if_refused(self) -> None:
         for make_error in self._refusals.values():
@@ -427,6 +465,9 @@ class LogWriter(CommitLog):
         self._file = None
         self._target = None
         self._buffers.clear()
+        folder, self._folder = self._folder, -1
+        if folder >= 0:
+            os.close(folder)
 
     # ---- commit and sync
 
@@ -460,16 +501,12 @@ class LogWriter(CommitLog):
         files = [self.files.file_at(start) for start in self.files.starts if _overlap(self, start, durable, target)]
         with self._names_lock:
             new_names, self._new_names = self._new_names, False
-            folder = os.open(self.files.directory, os.O_RDONLY | os.O_CLOEXEC) if new_names else -1
             try:
                 descriptors = [file.descriptor for file in files if file is not None]
-                return self.group.sync_files(target, descriptors, [folder] if new_names else [])
+                return self.group.sync_files(target, descriptors, [self._folder] if new_names else [])
             except BaseException:
                 self._new_names = new_names
                 raise
-            finally:
-                if folder >= 0:
-                    os.close(folder)
 
     def dirty_pages(self) -> int:
         """Return how many pages of 4 KiB begin between the durable end and the committed one."""

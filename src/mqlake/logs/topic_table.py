@@ -69,7 +69,7 @@ class TopicTable:
         if topic in self._foreign_topics:
             raise InvalidMessage("topic", repr(topic), "a topic without batch queues: they are read only here")
         if topic in self._deleting:
-            with self._deleted:
+            with self._deleted.lock:
                 self._deleted.wait_for(lambda: topic not in self._deleting)
         self._admitted[topic] = self.may_write(topic)
 
@@ -136,7 +136,7 @@ class TopicTable:
         state = self._deleting.get(topic)
         if state is not None and not deleted:
             self._parked[topic] = state
-        with self._deleted:
+        with self._deleted.lock:
             self._deleting.pop(topic, None)
             self._deleted.notify_all()
 

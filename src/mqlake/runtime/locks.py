@@ -76,7 +76,7 @@ def make_lock(name: str) -> threading.Lock:
 def make_rlock(name: str) -> threading.RLock:
     """Return a lock that its owner may take again."""
     lock = threading.RLock()
-    return lock if _recorder is None else _Recorded(name, lock, _recorder)  # type: ignore[return-value]
+    return lock if _recorder is None else _RecordedAgain(name, lock, _recorder)  # type: ignore[return-value]
 
 
 def is_mine(lock: threading.RLock) -> bool:
@@ -86,32 +86,25 @@ def is_mine(lock: threading.RLock) -> bool:
 
 def make_global_lock(name: str) -> threading.Lock:
     """Return a lock of the whole process. A forked child can take it, although a thread of the parent may hold it."""
-    return GlobalLock(name)  # type: ignore[return-value]
+    lock = make_lock(name)
+    os.register_at_fork(after_in_child=lock._at_fork_reinit)  # type: ignore[attr-defined]
+    return lock
 
 
-class GlobalLock:
-    """A lock that is created again in every forked child."""
+class Condition(threading.Condition):
+    """A condition over a lock of its own. Waiting releases the lock, so it ends the hold.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._renew()
-        os.register_at_fork(after_in_child=self._renew)
+    Take it with `with condition.lock:`. The lock's own methods are compiled: a signal handler cannot raise between
+    taking it and the block, or between the block and its release. `with condition:` would leave it taken then.
+    """
 
-    def _renew(self) -> None:
-        self._lock = make_lock(self._name)
-
-    def __enter__(self) -> bool:
-        return self._lock.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.__exit__(kind, error, trace)
+    def __init__(self, lock: threading.RLock) -> None:
+        super().__init__(lock)
+        self.lock = lock
 
 
-def make_condition(name: str) -> threading.Condition:
-    """Return a condition over a lock of its own. Waiting releases the lock, so it ends the hold."""
-    return threading.Condition(make_lock(name))
+def make_condition(name: str) -> Condition:
+    return Condition(make_rlock(name))
 
 
 class Recorder:
@@ -189,6 +182,9 @@ class _Recorded:
         self._lock.release()
         self._recorder.give(self)
 
+    def _at_fork_reinit(self) -> None:
+        self._lock._at_fork_reinit()  # type: ignore[union-attr]
+
     def is_held(self) -> bool:
         """Tell whether a thread has it; of a re-entrant lock, whether this one has."""
         own = getattr(self._lock, "_is_owned", None)
@@ -201,6 +197,21 @@ class _Recorded:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+class _RecordedAgain(_Recorded):
+    """One that its owner may take again, with what a condition asks of such a lock."""
+
+    def _is_owned(self) -> bool:
+        return self.is_held()
+
+    def _release_save(self) -> object:
+        self._recorder.give(self)
+        return self._lock._release_save()  # type: ignore[union-attr]
+
+    def _acquire_restore(self, state: object) -> None:
+        self._recorder.take(self._name, self)
+        self._lock._acquire_restore(state)  # type: ignore[union-attr]
 
 
 def _recorder_of_environment() -> Recorder | None:

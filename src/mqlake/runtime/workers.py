@@ -126,7 +126,7 @@ class Worker:
 
     def wake(self) -> None:
         """Call the function now, or again if it is running."""
-        with self._changed:
+        with self._changed.lock:
             self._woken = True
             self._changed.notify()
 
@@ -156,7 +156,7 @@ class Worker:
     def _rest(self, seconds: float) -> None:
         if seconds <= 0:
             return
-        with self._changed:
+        with self._changed.lock:
             if not self._woken and not self.stopping:
                 self._changed.wait(None if seconds == UNTIL_WOKEN else min(seconds, threading.TIMEOUT_MAX))
             self._woken = False
@@ -199,7 +199,7 @@ class Worker:
 
     def stop(self) -> None:
         """Let the current call finish, then end the thread. Its own thread may call this too."""
-        with self._changed:
+        with self._changed.lock:
             self.stopping = True
             self._changed.notify()
         if self._interrupt is not None:

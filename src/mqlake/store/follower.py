@@ -143,6 +143,10 @@ class Follower(Contents):
     def queues_version(self) -> float:
         return self._deletions * 1e9 + time.monotonic() // LOOK_S
 
+    @property
+    def reach(self) -> int:
+        return self.ends.visible
+
     def settle(self) -> None:
         """Follow the writer to what was durable before this call."""
         self.follow()

@@ -61,6 +61,10 @@ class Reading(Protocol):
     def queues_version(self) -> float:
         """Return a value that changes when there may be other queues than before."""
 
+    @property
+    def reach(self) -> int:
+        """How far queues reach into the log. If it has not moved, a second look finds what the first one found."""
+
     def follow(self) -> None:
         """Learn what another process has written. Nothing to do for the writer."""
 

@@ -51,6 +51,9 @@ class Followed(Protocol):
 
     reader: Reader
 
+    @property
+    def reach(self) -> int: ...
+
     def follow(self) -> None: ...
 
     def settle(self) -> None: ...
@@ -61,15 +64,17 @@ class Followed(Protocol):
 def read_settled(
     port: Followed, topic: str, queue_id: int, start: int, limit: int, max_bytes: int, wait_s: float
 ) -> list[StoredMessage]:
-    """Read a queue. If there is nothing, let dispatch come to what was put before, and then wait for more."""
+    """Read a queue. If there is less than asked for, let dispatch come to what was put before; then wait for more."""
     port.follow()
-    reader = port.reader
+    reader, before = port.reader, port.reach
+    messages: list[StoredMessage] = []
     with contextlib.suppress(UnknownTopic, OffsetOutOfRange):
         messages = reader.read(topic, queue_id, start, limit, max_bytes)
-        if messages:
-            return messages
+    if len(messages) >= limit > 0:
+        return messages
     port.settle()
-    messages = reader.read(topic, queue_id, start, limit, max_bytes)  # always: dispatch may have come between the two
+    if not messages or port.reach != before:  # dispatch may have come between the two looks, before it was asked to
+        messages = reader.read(topic, queue_id, start, limit, max_bytes)
     if not messages and wait_s > 0 and port.wait_until(lambda: reader.end_of(topic, queue_id) > start, wait_s):
         messages = reader.read(topic, queue_id, start, limit, max_bytes)
     return messages

@@ -37,6 +37,7 @@ from mqlake.logs.log_writer import LogWriter
 from mqlake.logs.topic_table import TopicTable
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
 from mqlake.runtime.locks import make_lock
+from mqlake.runtime.shield import Shield
 from mqlake.runtime.workers import Workers
 from mqlake.store.checkpoint import (
     Checkpoint,
@@ -157,6 +158,7 @@ class Writer(Contents):
             warm=config.memory.warm_files,
             lock=config.memory.lock_files,
         )
+        self._shield = Shield("roll", self.workers)
         foreign_topics = frozenset(BatchQueues(self.layout.batch_queues, 0, 0).topics())
         self.topics = TopicTable(self.queue_count, self.queues.end_of, foreign_topics)
         self.log = LogWriter(
@@ -165,6 +167,7 @@ class Writer(Contents):
             self.ends,
             self.topics,
             self._preallocator,
+            self._shield,
             last_timestamp=end.last_timestamp,
             pool=self._pool,
             pool_fails_fast=config.pool.fail_fast,
@@ -216,6 +219,7 @@ class Writer(Contents):
         """What `_stop` returned; None while the store runs."""
         self._arrivals: dict[asyncio.AbstractEventLoop, LoopArrivals] = {}
         self._preallocator.start()
+        self._shield.start()
         self.flusher = Flusher(self.layout.root, self.log, config.flush, self.workers)
         if config.flush.sync:
             self.flusher.wait_until_durable(self.ends.appended)
@@ -332,6 +336,10 @@ class Writer(Contents):
 
     def queues_version(self) -> float:
         return self.queues.version
+
+    @property
+    def reach(self) -> int:
+        return self.ends.dispatched
 
     def follow(self) -> None:
         """Nobody else writes."""
