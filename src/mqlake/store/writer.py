@@ -49,7 +49,7 @@ from mqlake.store.checkpoint import (
 from mqlake.store.contents import Contents
 from mqlake.store.derived import restore, settle_rebuilt
 from mqlake.store.flush import Committer, Flusher
-from mqlake.store.health import Health, publish_health
+from mqlake.store.health import Health, publish_health, withdraw_health
 from mqlake.store.opening import find_store, keep_notes, mend_last_file, refusal, resolve
 from mqlake.store.recovery import LogEnd, Progress, Recovery, Reporter, Trust, abort_content
 from mqlake.store.retention import Retention, retention_stats
@@ -553,7 +553,7 @@ class Writer(Contents):
         self.log.close()
         self.ends.unpublish()
         self.positions.close()
-        self.layout.health.unlink(missing_ok=True)
+        withdraw_health(self.layout)
         if self._stopped_cleanly:
             self.layout.abort.unlink(missing_ok=True)
             sync_directory(self.layout.root)
