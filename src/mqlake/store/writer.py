@@ -555,10 +555,16 @@ class Writer(Contents):
         self.positions.close()
         withdraw_health(self.layout)
         if self._stopped_cleanly:
-            self.layout.abort.unlink(missing_ok=True)
-            sync_directory(self.layout.root)
+            self._mark_stopped()
         self._let_go()
         self._lock.release()
+
+    def _mark_stopped(self) -> None:
+        try:
+            self.layout.abort.unlink(missing_ok=True)
+            sync_directory(self.layout.root)
+        except OSError as error:  # everything is on disk; the next opening looks once more
+            _log.error("the clean stop is not recorded: %s", error)
 
     def _stop(self) -> bool:
         """Stop everything that runs and write the last checkpoint; return whether all of the log is covered by it."""
@@ -575,7 +581,10 @@ class Writer(Contents):
         clean = durable and caught_up and self.ends.dispatched >= self.ends.appended
         clean = clean and self._close_checkpoint()
         self.workers.stop()
-        self._preallocator.close()
+        try:
+            self._preallocator.close()
+        except OSError as error:  # the next opening removes them
+            _log.warning("spare files are left: %s", error)
         if self._pool is not None:
             self._pool.close()
         return clean

@@ -64,7 +64,7 @@ def load(layout: Layout) -> Saved | None:
     """Return the checkpoint; None if it is missing or damaged."""
     try:
         content = read_whole_file(layout.timer)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     begin = HEADER.size + CRC.size
     if len(content) >= begin and CRC.unpack_from(content, HEADER.size)[0] == zlib.crc32(content[: HEADER.size]):
@@ -92,7 +92,7 @@ class Check(NamedTuple):
         """Read the file; all fields are zero if it is missing."""
         try:
             content = read_small_file(layout.timer_check, MAX_CHECK_SIZE)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             content = b""
         return cls(*CHECK.unpack_from(content.ljust(CHECK.size, b"\0")))
 
@@ -157,7 +157,7 @@ def write_timer_log(layout: Layout, units: memoryview, settings: LogSettings) ->
 def remove_timer_log(layout: Layout) -> None:
     """Delete RocketMQ's timer log and wheel. Their messages are pending here; RocketMQ would deliver them again."""
     layout.timer_wheel.unlink(missing_ok=True)
-    if layout.timer_log.exists():
+    if layout.timer_log.is_dir():
         aside = layout.scratch / "timerlog.old"
         shutil.rmtree(aside, ignore_errors=True)
         layout.scratch.mkdir(parents=True, exist_ok=True)
