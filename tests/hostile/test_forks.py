@@ -101,6 +101,31 @@ def test_in_a_forked_child_every_call_is_refused_at_once_and_the_parent_is_untou
     run(EVERY_CALL + fork + THE_PARENT_IS_UNTOUCHED, tmp_path / "store")
 
 
+def test_an_iteration_that_the_parent_began_gives_the_child_nothing(tmp_path: Path) -> None:
+    """Not even what it had read ahead: the parent's progress would not know of it."""
+    run(
+        """
+        store = open_small(path)
+        store.put_many([message(number, queue_id=0) for number in range(10)])
+        assert store.wait_dispatched()
+        consumer = store.consumer("group", "orders")
+        begun = iter(consumer)
+        assert next(begun).body == b"body 0"
+        child = os.fork()
+        if child == 0:
+            try:
+                next(begun)
+            except StoreForked:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0, "the child got a message"
+        assert next(begun).body == b"body 1"
+        store.close()
+        """,
+        tmp_path / "store",
+    )
+
+
 def test_a_fork_while_other_threads_consume_and_commit_leaves_no_lock_held_in_the_child(tmp_path: Path) -> None:
     run(
         """

@@ -19,7 +19,7 @@ import mqlake
 from mqlake import MessageStore, Severity
 from mqlake.codec.queue_entry import ENTRY, FILLER
 from mqlake.errors import NotAStore
-from mqlake.inspect.findings import PROMISES
+from mqlake.inspect.findings import PROMISES, Finding
 from mqlake.inspect.repair import repair
 from mqlake.kernel import encode_record
 from mqlake.kernel.hosts import pack_host
@@ -674,6 +674,19 @@ FIFOS = [
     f"consumequeue/orders/0/{0:020d}",
     "index/20200101000000000",
     "config/timercheck",
+    "mqlake/clock.json",
+    "mqlake/health.json",
+    "mqlake/timer",
+    "mqlake/scratch",
+    "mqlake/spare",
+    "mqlake",
+    "timerlog",
+    "timerwheel",
+    "consumequeue",
+    "consumequeue/orders",
+    "consumequeue/orders/0",
+    "config",
+    "index",
 ]
 LOOK = """
 import sys, mqlake
@@ -690,9 +703,9 @@ for settings in ({"read_only": True}, {}):
 
 
 @pytest.mark.parametrize("file", FIFOS)
-def test_a_fifo_instead_of_any_file_of_a_store_blocks_nothing(file: str, broken: Broken) -> None:
+def test_a_fifo_instead_of_any_file_or_folder_of_a_store_blocks_nothing(file: str, broken: Broken) -> None:
     path = broken.path / file
-    path.unlink(missing_ok=True)
+    remove(path)
     path.parent.mkdir(exist_ok=True)
     os.mkfifo(path)
     looked = subprocess.run(
@@ -700,5 +713,41 @@ def test_a_fifo_instead_of_any_file_of_a_store_blocks_nothing(file: str, broken:
     )
     assert looked.returncode == 0, looked.stderr
     assert "file-irregular" in looked.stdout
-    if file != "lock":
-        assert not [row for row in repair(broken.path).after.findings if row.what == "file-irregular"]
+    assert not [row for row in repair(broken.path).after.findings if row.what == "file-irregular"]
+
+
+def test_each_entry_of_a_wrong_kind_is_reported_with_what_it_should_be(broken: Broken) -> None:
+    for name in ("config/timercheck", "config/topics.json.bak", "mqlake/spare", "consumequeue/orders/0"):
+        remove(broken.path / name)
+    (broken.path / "abort").mkdir()
+    (broken.path / "config/topics.json.bak").mkdir()
+    (broken.path / "config/timercheck").symlink_to("nowhere")
+    (broken.path / "mqlake/spare").touch()
+    (broken.path / "consumequeue/orders/0").touch()
+    (broken.path / "mqlake/link").symlink_to("nowhere")  # nobody needs it
+    found = {row.file: (row.found, row.expected) for row in irregular_rows(broken)}
+    assert found == {
+        "abort": ("a folder", "a file"),
+        "config/timercheck": ("a link that leads nowhere", "a file"),
+        "config/topics.json.bak": ("a folder", "a file"),
+        "consumequeue/orders/0": ("a file", "a folder"),
+        "mqlake/spare": ("a file", "a folder"),
+    }
+
+
+def test_a_link_counts_as_what_it_leads_to(broken: Broken) -> None:
+    (broken.path / "commitlog").rename(broken.path.with_name("log"))
+    (broken.path / "commitlog").symlink_to(broken.path.with_name("log"))
+    assert not irregular_rows(broken)
+    with open_small(broken.path) as store:
+        assert store.put(message(0, queue_id=0)).queue_offset == 300
+
+
+def irregular_rows(broken: Broken) -> list[Finding]:
+    return [row for row in mqlake.check(broken.path).findings if row.what == "file-irregular"]
+
+
+def remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)

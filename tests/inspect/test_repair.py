@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 import mqlake
-from mqlake import MessageStore, StoreLocked
+from mqlake import BadFile, MessageStore, StoreLocked, check
 from mqlake.errors import NotAStore
 from mqlake.inspect.fillers import fillers
 from mqlake.inspect.repair import repair
@@ -197,6 +198,100 @@ def test_a_truncated_json_is_restored_from_its_bak(store: Path) -> None:
     assert (store / "config/topics.json").read_text() == '{"table":{}}'
     assert not (store / "config/lost.json").exists()
     assert report.after.holds
+
+
+# ---- entries of a wrong kind
+
+FILES = [
+    *("lock", "abort", "checkpoint", "config/topics.json", "config/timercheck", "config/delayOffset.json"),
+    *("mqlake/settings.json", "mqlake/deleted-topics", "mqlake/deleted-topics.bak", "mqlake/checkpoint"),
+    *("mqlake/positions", "mqlake/timer", "mqlake/scars", "mqlake/gates/archive", "mqlake/identity"),
+    *("mqlake/clock.json", "mqlake/health.json", "mqlake/recovery.json", f"consumequeue/orders/0/{0:020d}"),
+]
+FOLDERS = [
+    *("consumequeue", "consumequeue/orders", "consumequeue/orders/0", "config", "index", "timerlog"),
+    *("mqlake", "mqlake/spare", "mqlake/scratch", "mqlake/backup", "mqlake/gates", "mqlake/staging", "mqlake/sinks"),
+]
+HINTS = ("mqlake/clock.json", "mqlake/health.json", "mqlake/recovery.json")
+"""What is there instead of these is ignored."""
+
+
+def put_in_place_of(path: Path, kind: str) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    if kind == "folder":
+        path.mkdir()
+        (path / "mine").write_text("keep")
+    elif kind == "file":
+        path.write_text("keep")
+    elif kind == "FIFO":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/nonexistent/file" if kind == "link to nothing" else path.name)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, kind) for name in FILES for kind in ("folder", "FIFO", "link to nothing")),
+        *((name, kind) for name in FOLDERS for kind in ("file", "FIFO", "link to nothing")),
+        *((name, "link to itself") for name in ("lock", "abort", "checkpoint", "config", "mqlake/scratch")),
+    ],
+)
+def test_an_entry_of_a_wrong_kind_is_named_moved_away_and_costs_nothing(
+    name: str, kind: str, store: Path, whole: tuple[Path, Served]
+) -> None:
+    put_in_place_of(store / name, kind)
+    assert name in {row.file for row in check(store).findings if row.what == "file-irregular"}
+    if name not in HINTS and name.split("/")[0] != "consumequeue" and name.count("/") < 2:
+        with pytest.raises(BadFile) as caught:
+            open_small(store)
+        assert caught.value.file == store / name
+        assert str(caught.value).endswith(f"; run: mqlake repair {store}")
+    elif name in HINTS:
+        with open_small(store):
+            pass
+        put_in_place_of(store / name, kind)  # a writer replaces what can be replaced
+    report = repair(store)
+    assert report.after.holds
+    assert ("move-away", name) in {(action.what, action.file) for action in report.actions}
+    assert report.backup is not None
+    kept = {path.name.partition(".wrong-kind")[0] for path in (report.backup / "wrong-kind").rglob("*")}
+    assert Path(name).name in kept
+    if kind in ("file", "folder"):
+        assert b"keep" in {path.read_bytes() for path in (report.backup / "wrong-kind").rglob("*") if path.is_file()}
+    with open_small(store) as opened:
+        assert opened.put(message(0, queue_id=0)).queue_offset >= 0
+    after = served(store)
+    assert {offset: after[offset] for offset in whole[1]} == whole[1]
+
+
+def test_a_folder_instead_of_a_log_file_costs_the_records_of_that_file_only(
+    store: Path, whole: tuple[Path, Served]
+) -> None:
+    put_in_place_of(store / f"commitlog/{0:020d}", "folder")
+    with pytest.raises(BadFile, match="found a folder; expected a file; run: mqlake repair"):
+        open_small(store)
+    repair(store)
+    left = {offset: message for offset, message in whole[1].items() if offset >= LOG_FILE}
+    assert left
+    assert {offset: message for offset, message in served(store).items() if offset >= LOG_FILE} == left
+
+
+def test_nothing_is_moved_before_it_is_confirmed_not_even_a_wrong_lock(store: Path) -> None:
+    put_in_place_of(store / "lock", "folder")
+    assert not repair(store, confirm=lambda before, actions: False).done
+    assert (store / "lock" / "mine").exists()
+
+
+@pytest.mark.parametrize("name", ["consumequeue", "index", "config", "mqlake"])
+def test_a_reader_names_a_file_where_the_store_has_a_folder(name: str, store: Path) -> None:
+    put_in_place_of(store / name, "file")
+    with pytest.raises(BadFile, match=f"{name}: found a file; expected a folder; run: mqlake repair"):
+        open_small(store, read_only=True)
 
 
 def test_a_queue_whose_messages_are_all_gone_keeps_its_queue_offsets(tmp_path: Path) -> None:

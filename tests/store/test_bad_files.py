@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import struct
 import zlib
 from collections.abc import Callable
@@ -20,6 +23,7 @@ from mqlake import (
     InvalidConfig,
     MessageStore,
     NoSuchMessage,
+    StoreError,
 )
 from mqlake.inspect.check import check
 from mqlake.inspect.repair import repair
@@ -340,3 +344,51 @@ def test_a_damaged_offset_in_a_files_first_record_is_a_scar_and_not_a_wrong_name
     with open_small(path) as store:
         assert len(list(store.dump({}, walk=True, keys=False))) > 0
         assert sum(batch.num_rows for batch in store.scan(columns=["body"])) == 1999
+
+
+# ---- while the store is open
+
+
+def replace_with(path: Path, kind: str) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    make: dict[str, Callable[[Path], object]] = {"folder": Path.mkdir, "file": Path.touch, "FIFO": os.mkfifo}
+    make[kind](path)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "folder") for name in ("abort", "mqlake/deleted-topics", "mqlake/health.json", "mqlake/clock.json")),
+        *((name, "folder") for name in ("mqlake/timer", "config/timercheck", "checkpoint", "mqlake/checkpoint")),
+        *((name, "FIFO") for name in ("timerlog", "mqlake/clock.json", "mqlake/health.json", "config/timercheck")),
+        *((name, kind) for name in ("mqlake/gates", "mqlake/spare", "mqlake", "config") for kind in ("file", "FIFO")),
+    ],
+)
+def test_what_replaces_a_file_of_an_open_store_raises_typed_errors_only_and_the_store_closes(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    store = open_small(tmp_path / "store")
+    store.put(message(0, queue_id=0))
+    store.put(message(1, "gone", queue_id=0))
+    store.put(message(2, queue_id=0, delay_s=3600))
+    assert store.wait_dispatched()
+    replace_with(tmp_path / "store" / name, kind)
+    calls: list[Callable[[], object]] = [
+        lambda: store.delete_topic("gone"),
+        lambda: store.create_topic("new"),
+        store.waiting,
+        store.stats,
+        store.retain,
+    ]
+    for call in calls:
+        with contextlib.suppress(StoreError):
+            call()
+    assert bodies(store)[0] == b"body 0"
+    store.close()
+    assert repair(tmp_path / "store").after.holds
+    with open_small(tmp_path / "store") as opened:
+        assert bodies(opened)[0] == b"body 0"

@@ -200,12 +200,16 @@ def test_a_failed_round_is_logged_and_the_next_one_runs(tmp_path: Path, caplog: 
     config = RetentionConfig(interval_ms=20, pause_ms=0, reserved_hours=0, delete_hours=DAY_HOURS, full_percent=100)
     with open_small(tmp_path / "store", retention=RetentionConfig(enabled=False)) as store:
         fill(store, 3)
-    gate = tmp_path / "store" / "mqlake" / "gates"
-    gate.write_bytes(b"")  # not a folder: reading the gates fails
+    gates = tmp_path / "store" / "mqlake" / "gates"
+    (tmp_path / "held").mkdir()
+    gates.symlink_to(tmp_path / "held")
+    Gates(gates).hold("all", 0)
     with open_small(tmp_path / "store", retention=config) as store:
-        assert eventually(lambda: "retention: [Errno 20] Not a directory" in caplog.text)
+        (tmp_path / "file").touch()
+        (tmp_path / "file").replace(gates)  # at once: no round finds no gates at all
+        assert eventually(lambda: "gates: found no folder; expected the folder of the gates" in caplog.text)
         assert len(log_files(store)) == 3
-        gate.unlink()
+        gates.unlink()
         assert eventually(lambda: store.first_offset == 2 * LOG_FILE)
 
 

@@ -32,7 +32,7 @@ class StoreLock:
     """The writer's lock, held from construction to `release`."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path.resolve()
+        self._path = _key(path)
         self._pid = os.getpid()
         with _held_lock:
             if self._path in _held:
@@ -90,9 +90,8 @@ os.register_at_fork(after_in_child=_abandon_all)
 
 def writer_of(path: Path) -> int:
     """Return the process id of the holder; 0 if there is none, UNKNOWN if it has not written its id yet."""
-    resolved = path.resolve()
     with _held_lock:
-        if resolved in _held:
+        if _key(path) in _held:
             return os.getpid()
         try:
             descriptor = open_regular(path, os.O_RDONLY)
@@ -104,11 +103,16 @@ def writer_of(path: Path) -> int:
             os.close(descriptor)
 
 
+def _key(path: Path) -> Path:
+    """Return the one name of a lock in this process. The lock itself is not followed: it may be a link to itself."""
+    return path.parent.resolve() / path.name
+
+
 def _open(path: Path) -> int:
     try:
         return open_regular(path, os.O_RDWR | os.O_CREAT)
-    except BadFile as error:
-        raise BadFile(path, error.found, f"{error.expected}, then run: mqlake repair {path.parent}") from None
+    except (BadFile, FileNotFoundError):  # the latter: a link that leads nowhere
+        raise BadFile(path, "no regular file", f"a file to lock; run: mqlake repair {path.parent}") from None
 
 
 def _lock(descriptor: int) -> bool:

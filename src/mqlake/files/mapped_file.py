@@ -247,7 +247,8 @@ def open_regular(path: Path | str, flags: int) -> int:
 
 
 def _not_opened(path: Path, error: OSError) -> StoreError:
-    if error.errno in (errno.EISDIR, errno.ENXIO, errno.ENODEV):  # a folder, a socket, a FIFO nobody reads, a device
+    # a folder, a socket, a FIFO nobody reads, a device, a link to itself
+    if error.errno in (errno.EISDIR, errno.ENXIO, errno.ENODEV, errno.ELOOP):
         return BadFile(path, f"no regular file ({error.strerror})", "one; move it away")
     return file_error(path, "opened", 0, error)
 

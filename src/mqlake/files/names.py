@@ -39,9 +39,11 @@ def _list_once(directory: Path, strict: bool) -> list[tuple[int, int]]:
     for entry in entries:
         try:
             status = entry.stat()
-        except FileNotFoundError:
+        except OSError as error:
             if not entry.is_symlink():
-                raise _Vanished from None
+                if isinstance(error, FileNotFoundError):
+                    raise _Vanished from None
+                raise
             status = entry.stat(follow_symlinks=False)
         is_offset = entry.name.isascii() and entry.name.isdigit() and entry.name == file_name(int(entry.name))
         is_file = stat.S_ISREG(status.st_mode)

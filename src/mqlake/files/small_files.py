@@ -31,11 +31,29 @@ def read_small_file(path: Path, limit: int) -> bytes:
     return b"".join(parts)
 
 
+def read_whole_file(path: Path) -> bytes:
+    """Return the bytes of a regular file of any size, in the same way."""
+    descriptor = open_regular(path, os.O_RDONLY)
+    with os.fdopen(descriptor, "rb") as file:
+        try:
+            return file.read()
+        except OSError as error:
+            raise file_error(path, "read", 0, error) from error
+
+
 def replace_file(path: Path, content: bytes, scratch: Path) -> None:
     """Replace a file: write, sync, rename, sync the folder. `scratch` is a folder on the same file system."""
     temporary = _written(scratch / f"{path.name}.new", content)
     temporary.replace(path)
     sync_directory(path.parent)
+
+
+def publish_file(path: Path, content: bytes) -> None:
+    """Replace a file that is only a hint for others: readers find all of it, but a power cut may take it."""
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.unlink(missing_ok=True)  # a FIFO that somebody left there would block
+    temporary.write_bytes(content)
+    temporary.replace(path)
 
 
 def create_file(path: Path, content: bytes, scratch: Path) -> bool:
@@ -53,7 +71,8 @@ def create_file(path: Path, content: bytes, scratch: Path) -> bool:
 
 def _written(temporary: Path, content: bytes) -> Path:
     temporary.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK  # never wait for a FIFO's reader
+    descriptor = os.open(temporary, flags, 0o644)
     try:
         left = memoryview(content)
         while left:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from mqlake.codec.checkpoint import CHECKPOINT_SIZE, RocketCheckpoint
 from mqlake.codec.config_json import MAX_CONFIG_BYTES, Json, read_config
 from mqlake.codec.queue_entry import BATCH_ENTRY, BATCH_ENTRY_SIZE, BatchEntry
 from mqlake.errors import BadFile
+from mqlake.files.kinds import wrong_kinds
 from mqlake.files.layout import Layout
 from mqlake.files.positions import APPENDED, DISPATCHED, DURABLE, SIZE, WRITER, Positions
 from mqlake.files.small_files import read_small_file
@@ -29,33 +29,19 @@ SMALL = 1 << 20
 """Checkpoints and settings are smaller than this."""
 
 
-def irregular_files(layout: Layout) -> list[Path]:
-    """Report FIFOs, sockets and devices in a store: opening one may block for ever."""
-    found = []
-    for folder, names, files in os.walk(layout.root):
-        if Path(folder) == layout.own:
-            names[:] = [name for name in names if name != "backup"]
-        found += [path for path in (Path(folder, name) for name in files) if is_irregular(path)]
-    return sorted(found)
-
-
-def is_irregular(path: Path) -> bool:
-    """Return whether the path exists and is neither a file nor a folder."""
-    return path.exists() and not path.is_file() and not path.is_dir()
-
-
 def look_at_small_files(layout: Layout, log: LogMap, findings: Findings) -> None:
     _rocket_checkpoint(layout, log, findings)
     _own_checkpoint(layout, log, findings)
     _positions(layout, log, findings)
     _notes(layout, log, findings)
-    for path in irregular_files(layout):
-        findings.add("file-irregular", path, None, "a FIFO, a socket or a device", "a file")
+    wrong = wrong_kinds(layout)
+    for path, found, expected in wrong:
+        findings.add("file-irregular", path, None, found, expected)
     for path in sorted(layout.root.iterdir()):
         if path.name not in KNOWN:
             findings.add("foreign", path, None, "no part of a store", "nothing else")
     for path in sorted(layout.commit_log.glob("*")):
-        if path.is_dir():
+        if path.is_dir() and path not in {each.path for each in wrong}:
             findings.add("foreign", path, None, "a folder", "files only")
 
 

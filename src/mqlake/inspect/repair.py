@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -23,14 +24,15 @@ from typing import NamedTuple
 from mqlake.codec.config_json import MAX_CONFIG_BYTES
 from mqlake.codec.queue_entry import ENTRY
 from mqlake.config import StoreConfig
-from mqlake.errors import BadFile, NotAStore, StoreLocked
+from mqlake.errors import NotAStore, StoreLocked
+from mqlake.files.kinds import WrongKind, wrong_kinds
 from mqlake.files.layout import Layout
 from mqlake.files.lock import StoreLock, writer_of
 from mqlake.files.mapped_file import MappedFile, sync_directory
 from mqlake.files.names import file_name
 from mqlake.files.small_files import read_small_file, replace_file
 from mqlake.inspect.check import CheckReport, Examination, Progress
-from mqlake.inspect.check_files import irregular_files, is_irregular, parsed
+from mqlake.inspect.check_files import parsed
 from mqlake.inspect.fillers import closing, fillers
 from mqlake.inspect.findings import Severity
 from mqlake.inspect.log_map import Gap
@@ -88,21 +90,23 @@ def repair(
     writer = writer_of(layout.lock)
     if writer:
         raise StoreLocked(layout.root, writer)
-    if is_irregular(layout.lock):
-        raise BadFile(layout.lock, "no regular file", "a file to lock; move it away")
     if to is not None:
         layout = _copy(layout, Path(to))
-    lock = StoreLock(layout.lock)
-    try:
-        work = _Repair(layout, config or StoreConfig(), progress)
+    wrong = wrong_kinds(layout)
+    can_be_locked = layout.lock not in [each.path for each in wrong]
+    with ExitStack() as held:
+        if can_be_locked:
+            held.callback(StoreLock(layout.lock).release)
+        work = _Repair(layout, config or StoreConfig(), progress, wrong)
         before, actions = work.examined.report(), work.plan()
         if not actions or (confirm is not None and not confirm(before, actions)):
             return RepairReport(layout.root, before, tuple(actions), not actions, None, before)
+        work.move_wrong_kinds()
+        if not can_be_locked:  # until now: nothing may be changed before it is confirmed
+            held.callback(StoreLock(layout.lock).release)
         work.mend_log()
         work.mend_derived()
         work.mend_config()
-    finally:
-        lock.release()
     work.rebuild()
     after = work.mend_entries()
     return RepairReport(layout.root, before, tuple(actions), True, work.backup.folder, after)
@@ -118,7 +122,9 @@ def _copy(layout: Layout, target: Path) -> Layout:
 class _Repair:
     """One repair: one check, then steps in an order that may be interrupted anywhere."""
 
-    def __init__(self, layout: Layout, config: StoreConfig, progress: Progress | None) -> None:
+    def __init__(self, layout: Layout, config: StoreConfig, progress: Progress | None, wrong: list[WrongKind]) -> None:
+        """`wrong`: entries of a wrong kind. The check takes them for missing, which they are once they are moved."""
+        self._wrong = wrong
         self.layout = layout
         self.backup = Backup(layout)
         self.examined = Examination(layout, config, progress, locked_here=True).walk()
@@ -133,7 +139,6 @@ class _Repair:
                 entry_count=self.examined.index_numbers.entry_count,
             ),
         )
-        self._irregular = irregular_files(layout)
         self._log = self.examined.log
         self._size = self._log.file_size
         sick = [row for row in self.examined.findings.rows() if row.severity > Severity.NOTE]
@@ -158,8 +163,8 @@ class _Repair:
         return actions
 
     def _plan_for_files(self) -> Iterator[Action]:
-        for path in self._irregular:
-            yield self._action("move-away", path, None, None, "it is no regular file")
+        for path, found, expected in self._wrong:
+            yield self._action("move-away", path, None, None, f"{found} instead of {expected}")
         for each, why in self._aside():
             yield self._action("move-away", each.path, None, each.size, why)
         for start, path in self.examined.placement.misnamed.items():
@@ -211,15 +216,18 @@ class _Repair:
             if self._is_after_end(start, file)
         ]
         aside = self.examined.placement.aside + after_end
-        return [(each, why) for each, why in aside if each.path not in self._irregular]
+        moved = {each.path for each in self._wrong}
+        return [(each, why) for each, why in aside if each.path not in moved]
+
+    def move_wrong_kinds(self) -> None:
+        for each in self._wrong:
+            self.backup.move_wrong_kind(each.path)
 
     # ---- the log
 
     def mend_log(self) -> None:
         if not self._touches_store:
             return
-        for path in self._irregular:
-            self.backup.move(path)
         self.layout.abort.touch()
         self.layout.commit_log.mkdir(exist_ok=True)
         sync_directory(self.layout.root)

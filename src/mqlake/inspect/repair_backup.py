@@ -1,7 +1,8 @@
 """Save what a repair changes, under `mqlake/backup/<time>/`.
 
 `manifest` has one line for each change: file, offset and length of the old bytes, and where they are kept. Overwritten
-ranges are copied one after the other into `ranges`; removed files are moved to the same path under `files/`.
+ranges are copied one after the other into `ranges`; removed files are moved to the same path under `files/`, and what
+is of a wrong kind (a folder instead of a file, a FIFO) under `wrong-kind/`: there, a path may be the parent of another.
 
 A range and its line are on disk before `seal` returns; the line of a move is on disk before the file moves. So whenever
 a repair is interrupted, everything it changed is kept here.
@@ -21,6 +22,8 @@ from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import sync_directory
 
 CHUNK = 1 << 20
+WRONG = ".wrong-kind"
+"""The suffix of what stood where the backup belongs; an interrupted repair leaves it."""
 
 
 class Backup:
@@ -28,6 +31,7 @@ class Backup:
 
     def __init__(self, layout: Layout) -> None:
         self._root = layout.root
+        self._own = layout.own
         self._parent = layout.own / "backup"
         self.folder: Path | None = None
 
@@ -47,21 +51,32 @@ class Backup:
                 _sync(path)
         sync_directory(self.folder)
 
-    def move(self, path: Path) -> None:
+    def move(self, path: Path, under: str = "files") -> None:
         """Move a file, or a folder with its contents, into the backup."""
         files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-        target = self._folder() / "files" / path.relative_to(self._root)
-        while target.exists():
+        target = self._folder() / under / path.relative_to(self._root)
+        while os.path.lexists(target):
             target = target.with_name(f"{target.name}~")
         target.parent.mkdir(parents=True, exist_ok=True)
-        for file in files:
+        for file in files or [path]:
             kept = target / file.relative_to(path) if file != path else target
-            self._note(file, 0, file.stat().st_size, kept.relative_to(self._folder()).as_posix(), 0)
+            size = file.stat().st_size if file.is_file() else 0
+            self._note(file, 0, size, kept.relative_to(self._folder()).as_posix(), 0)
         self.seal()
         with contextlib.suppress(FileNotFoundError):
             path.rename(target)
         sync_directory(target.parent)
         sync_directory(path.parent)
+
+    def move_wrong_kind(self, path: Path) -> None:
+        """Move what is of a wrong kind into the backup; first out of the way if the backup itself belongs there."""
+        if path in (self._own, self._parent):
+            aside = path.with_name(f"{path.name}{WRONG}")
+            while os.path.lexists(aside):
+                aside = aside.with_name(f"{aside.name}~")
+            path.rename(aside)
+            path = aside
+        self.move(path, "wrong-kind")
 
     def _folder(self) -> Path:
         if self.folder is None:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE
-from mqlake.errors import BadFile
+from mqlake.errors import BadFile, NotWritten
 from mqlake.files.layout import Layout
 from mqlake.files.small_files import read_small_file, replace_file
 from mqlake.kernel.types import Run
@@ -76,7 +76,10 @@ class DeletedTopics:
     def _save(self, ends: Mapping[str, int]) -> None:
         text = json.dumps(ends).encode()
         for path in self._copies:
-            replace_file(path, b"%b\n%08x\n" % (text, zlib.crc32(text)), self._scratch)
+            try:
+                replace_file(path, b"%b\n%08x\n" % (text, zlib.crc32(text)), self._scratch)
+            except OSError as error:
+                raise NotWritten(path, error.strerror or str(error)) from error
 
 
 def copy_of(path: Path) -> Path:

@@ -19,10 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from mqlake.files.small_files import replace_file
+from mqlake.errors import StoreError
+from mqlake.files.small_files import read_small_file, replace_file
 
 TOLERANCE_S: Final = 60.0
 HOLD_S: Final = 3600.0
+MAX_SIZE: Final = 4096
 _log = logging.getLogger(__name__)
 
 
@@ -83,9 +85,9 @@ class ClockJudge:
 
     def _load(self) -> float | None:
         try:
-            kept = json.loads(self._path.read_bytes())
+            kept = json.loads(read_small_file(self._path, MAX_SIZE))
             return float(kept["difference"]) if kept["boot"] == self._boot else None
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, StoreError, ValueError, TypeError, KeyError):
             return None
 
 

@@ -35,7 +35,7 @@ from mqlake.runtime.locks import make_lock
 from mqlake.store.checkpoint import read_checkpoint
 from mqlake.store.contents import Contents
 from mqlake.store.health import Health, read_health
-from mqlake.store.opening import find_store, numbers_are_noted, refusal, resolve
+from mqlake.store.opening import find_store, numbers_are_noted, refusal, refuse_wrong_kinds, resolve
 from mqlake.store.recovery import Progress, Recovery, Reporter, Trust, find_end
 from mqlake.store.retention import retention_stats
 from mqlake.store.stats import StoreStats
@@ -55,6 +55,7 @@ def open_follower(
     """Open a store for reading."""
     try:
         layout = find_store(path, read_only=True, create=create)
+        refuse_wrong_kinds(layout, read_only=True)
         return Follower(layout, resolve(layout, config), progress)
     except OSError as error:
         raise refusal(Path(path), error) from error

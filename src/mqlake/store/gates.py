@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mqlake.errors import BadFile, InvalidConfig
+from mqlake.errors import BadFile, InvalidConfig, NotWritten
 from mqlake.files.mapped_file import sync_directory
 from mqlake.files.small_files import read_small_file, replace_file
 
@@ -30,8 +30,11 @@ class Gates:
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
             raise InvalidConfig(f"gate {name}", offset, "must be an offset of the log, 0 or more")
         path = self._path(name)
-        self._directory.mkdir(exist_ok=True)
-        replace_file(path, b"%d\n" % offset, self._directory / ".new")
+        try:
+            self._directory.mkdir(exist_ok=True)
+            replace_file(path, b"%d\n" % offset, self._directory / ".new")
+        except OSError as error:
+            raise NotWritten(path, error.strerror or str(error)) from error
 
     def release(self, name: str) -> None:
         """Remove the gate `name`; do nothing if there is none."""
@@ -43,6 +46,9 @@ class Gates:
         """Return each gate and the offset from which it needs the log."""
         if not self._directory.exists():
             return {}
+        if not self._directory.is_dir():  # what the gates were is unknown, so nothing may be deleted
+            root = self._directory.parent.parent
+            raise BadFile(self._directory, "no folder", f"the folder of the gates; run: mqlake repair {root}")
         files = sorted(path for path in self._directory.iterdir() if path.is_file())
         return {path.name: _read(path) for path in files}
 

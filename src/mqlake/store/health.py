@@ -11,9 +11,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from mqlake.errors import StoreError
 from mqlake.files.layout import Layout
+from mqlake.files.small_files import publish_file, read_small_file
 from mqlake.runtime.workers import State, WorkerHealth
 
+MAX_SIZE = 1 << 20
 _log = logging.getLogger(__name__)
 
 
@@ -34,12 +37,18 @@ class Health:
 def publish_health(layout: Layout, pid: int, workers: Sequence[WorkerHealth]) -> None:
     """Tell other processes. One thread at a time calls this."""
     content = json.dumps({"writer": pid, "workers": [asdict(worker) for worker in workers]})
-    made = layout.health.with_suffix(".new")
     try:
-        made.write_text(content, encoding="utf-8")
-        made.replace(layout.health)
+        publish_file(layout.health, content.encode())
     except OSError as error:  # others see an old state; this process sees the true one
         _log.debug("%s is not kept up to date: %s", layout.health, error)
+
+
+def withdraw_health(layout: Layout) -> None:
+    """Remove what was told: the writer ends."""
+    try:
+        layout.health.unlink(missing_ok=True)
+    except OSError as error:  # a folder of this name: readers ignore it
+        _log.warning("%s is not removed: %s", layout.health, error)
 
 
 def read_health(layout: Layout, writer: int, behind: Mapping[str, int]) -> Health:
@@ -48,11 +57,11 @@ def read_health(layout: Layout, writer: int, behind: Mapping[str, int]) -> Healt
     `behind` is what the positions say now of workers that follow the log: what the writer told may be old.
     """
     try:
-        content = json.loads(layout.health.read_text(encoding="utf-8"))
+        content = json.loads(read_small_file(layout.health, MAX_SIZE))
         if content["writer"] != writer:
             return Health()
         workers = tuple(WorkerHealth(**each | {"state": State(each["state"])}) for each in content["workers"])
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, StoreError, ValueError, TypeError, KeyError):
         return Health()
     workers = tuple(replace(each, behind_bytes=behind.get(each.name, each.behind_bytes)) for each in workers)
     return Health(workers, next((f"{each.name}: {each.error}" for each in workers if each.error is not None), None))

@@ -35,11 +35,11 @@ from mqlake.errors import (
     is_disk_full,
     is_passing,
 )
+from mqlake.files.kinds import FOLDER, in_the_way
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import MappedFile, sync_directory
 from mqlake.files.names import file_name, folder_names, list_files
 from mqlake.files.small_files import read_small_file, replace_file
-from mqlake.logs.deleted_topics import copy_of
 from mqlake.store.checkpoint import read_checkpoint
 from mqlake.store.index_numbers import ENTRIES, SLOTS, IndexNumbers, index_files, numbers_in
 from mqlake.store.index_numbers import index_numbers as find_index_numbers
@@ -69,7 +69,7 @@ def find_store(path: str | os.PathLike[str], *, read_only: bool, create: bool) -
             raise NotAStore(root, "it cannot be written", "change its permissions, or open it with read_only=True")
         _refuse_unsupported(layout)
         if not read_only:
-            _refuse_irregular(layout)
+            refuse_wrong_kinds(layout)
         return layout
     if read_only or not create:
         what = "it holds no store" if root.exists() else "there is no such folder"
@@ -100,13 +100,18 @@ def refusal(root: Path, error: OSError) -> StoreError:
     return BadFile(file, f"what the system refuses ({reason})", f"a part of a store; run: mqlake repair {root}")
 
 
-def _refuse_irregular(layout: Layout) -> None:
-    """Raise BadFile if a small file is a FIFO, a socket or a device: writing to it could block forever."""
-    small = (layout.abort, layout.checkpoint, layout.lock, layout.positions, layout.own_checkpoint, layout.settings)
-    deleted = layout.deleted_topics, copy_of(layout.deleted_topics)
-    for path in (*small, *deleted, layout.scars, layout.last_recovery, layout.timer, layout.timer_check):
-        if path.exists() and not path.is_file() and not path.is_dir():
-            raise BadFile(path, "no regular file", f"a file of the store; run: mqlake repair {layout.root}")
+def refuse_wrong_kinds(layout: Layout, *, read_only: bool = False) -> None:
+    """Raise BadFile for a folder instead of a file, a file instead of a folder, a FIFO: using it could block forever.
+
+    Files that are only hints are not needed, so what is there instead is ignored. A reader needs the store's folders
+    only: it does without the other files, or names them itself.
+    """
+    hints = layout.clock, layout.health, layout.last_recovery
+    for path, found, expected in in_the_way(layout):
+        if path in hints:
+            _log.warning("%s is %s instead of %s, and is ignored", path, found, expected)
+        elif not read_only or (expected == FOLDER and path.parent == layout.root):
+            raise BadFile(path, found, f"{expected}; run: mqlake repair {layout.root}")
 
 
 def _refuse_unsupported(layout: Layout) -> None:

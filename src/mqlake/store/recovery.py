@@ -37,7 +37,7 @@ from mqlake.errors import BadFile
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.files.positions import APPENDED, DURABLE, Positions
-from mqlake.files.small_files import read_small_file
+from mqlake.files.small_files import publish_file, read_small_file
 from mqlake.kernel import StoredRecord, check_record, dispatch_records
 from mqlake.kernel.types import BLANK, REACHED_END, REASONS
 from mqlake.logs.consume_queues import ConsumeQueues
@@ -119,7 +119,7 @@ class Recovery:
     took_ms: int
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        publish_file(path, json.dumps(asdict(self)).encode())
 
     @classmethod
     def load(cls, path: Path) -> Recovery | None:

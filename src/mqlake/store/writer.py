@@ -50,7 +50,7 @@ from mqlake.store.checkpoint import (
 from mqlake.store.contents import Contents
 from mqlake.store.derived import restore, settle_rebuilt
 from mqlake.store.flush import Committer, Flusher
-from mqlake.store.health import Health, publish_health
+from mqlake.store.health import Health, publish_health, withdraw_health
 from mqlake.store.opening import find_store, keep_notes, mend_last_file, refusal, resolve
 from mqlake.store.recovery import LogEnd, Progress, Recovery, Reporter, Trust, abort_content
 from mqlake.store.retention import Retention, retention_stats
@@ -561,12 +561,18 @@ class Writer(Contents):
         self.log.close()
         self.ends.unpublish()
         self.positions.close()
-        self.layout.health.unlink(missing_ok=True)
+        withdraw_health(self.layout)
         if self._stopped_cleanly:
-            self.layout.abort.unlink(missing_ok=True)
-            sync_directory(self.layout.root)
+            self._mark_stopped()
         self._let_go()
         self._lock.release()
+
+    def _mark_stopped(self) -> None:
+        try:
+            self.layout.abort.unlink(missing_ok=True)
+            sync_directory(self.layout.root)
+        except OSError as error:  # everything is on disk; the next opening looks once more
+            _log.error("the clean stop is not recorded: %s", error)
 
     def _stop(self) -> bool:
         """Stop everything that runs and write the last checkpoint; return whether all of the log is covered by it."""
@@ -583,7 +589,10 @@ class Writer(Contents):
         clean = durable and caught_up and self.ends.dispatched >= self.ends.appended
         clean = clean and self._close_checkpoint()
         self.workers.stop()
-        self._preallocator.close()
+        try:
+            self._preallocator.close()
+        except OSError as error:  # the next opening removes them
+            _log.warning("spare files are left: %s", error)
         if self._pool is not None:
             self._pool.close()
         return clean

@@ -25,6 +25,7 @@ from mqlake.delivery.consume.progress import Progress, Start
 from mqlake.delivery.consume.share import Queue
 from mqlake.errors import InvalidConfig, NotPermitted, OffsetOutOfRange, StoreClosed, StoreForked
 from mqlake.message import PutReceipt, StoredMessage
+from mqlake.runtime import forks
 from mqlake.runtime.locks import make_rlock
 
 BATCH = 512
@@ -74,6 +75,7 @@ class Consumer:
         self._in_flight: set[Cursor] = set()
         self._turn = 0
         self._closed = False
+        forks.guard(self)
         weakref.finalize(self, assignment.depart).atexit = False
 
     # ---- messages
@@ -304,6 +306,10 @@ class Consumer:
         """Raise StoreForked in a forked child. Before any lock: another thread may have held it when it forked."""
         with contextlib.suppress(StoreClosed):  # a closed store has closed this consumer
             self._source.require_open()
+
+    def _give_up(self) -> None:
+        """End the batch of an iteration in a forked child. The next step of it raises StoreForked."""
+        self._closed = True
 
     # ---- closing
 

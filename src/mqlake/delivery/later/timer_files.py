@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import sync_directory
-from mqlake.files.small_files import replace_file
+from mqlake.files.small_files import read_small_file, read_whole_file, replace_file
 
 MAGIC = b"MQTIMER1"
 HEADER = struct.Struct("<8sqqIIIqI")
@@ -33,6 +33,7 @@ CRC = struct.Struct("<I")
 CHECK = struct.Struct(">qqqqqqq")
 """Read time, end of the timer log, next queue offset twice (own and master's), version: state, time, counter."""
 PAGE_SIZE = 4096
+MAX_CHECK_SIZE = 1 << 20
 UNIT = struct.Struct(">iqiqiqiiq")
 """Size, previous unit of its slot, magic, write time, delay after that, physical offset, record size, topic hash, 0."""
 BLANK = struct.Struct(">iqi")
@@ -62,8 +63,8 @@ def save(layout: Layout, saved: Saved) -> None:
 def load(layout: Layout) -> Saved | None:
     """Return the checkpoint; None if it is missing or damaged."""
     try:
-        content = layout.timer.read_bytes()
-    except FileNotFoundError:
+        content = read_whole_file(layout.timer)
+    except (FileNotFoundError, NotADirectoryError):
         return None
     begin = HEADER.size + CRC.size
     if len(content) >= begin and CRC.unpack_from(content, HEADER.size)[0] == zlib.crc32(content[: HEADER.size]):
@@ -90,8 +91,8 @@ class Check(NamedTuple):
     def read(cls, layout: Layout) -> Check:
         """Read the file; all fields are zero if it is missing."""
         try:
-            content = layout.timer_check.read_bytes()
-        except FileNotFoundError:
+            content = read_small_file(layout.timer_check, MAX_CHECK_SIZE)
+        except (FileNotFoundError, NotADirectoryError):
             content = b""
         return cls(*CHECK.unpack_from(content.ljust(CHECK.size, b"\0")))
 
@@ -156,7 +157,7 @@ def write_timer_log(layout: Layout, units: memoryview, settings: LogSettings) ->
 def remove_timer_log(layout: Layout) -> None:
     """Delete RocketMQ's timer log and wheel. Their messages are pending here; RocketMQ would deliver them again."""
     layout.timer_wheel.unlink(missing_ok=True)
-    if layout.timer_log.exists():
+    if layout.timer_log.is_dir():
         aside = layout.scratch / "timerlog.old"
         shutil.rmtree(aside, ignore_errors=True)
         layout.scratch.mkdir(parents=True, exist_ok=True)
