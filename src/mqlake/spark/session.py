@@ -14,6 +14,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from mqlake.errors import MissingJava
+from mqlake.spark.registration import register, write_from_any_thread
 
 JAVA_NEEDED = 17
 WORKER_PYTHON = Path(__file__).with_name("worker-python")
@@ -37,7 +38,9 @@ WITH_JAVA_OPTIONS = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOp
 
 
 def session(master: str = "local[*]", **settings: object) -> SparkSession:
-    """Start Spark or return the running session. `settings` are Spark's, with _ for the dots in their names.
+    """Start Spark or return the running session, to which the format is then made known (`register`).
+
+    `settings` are Spark's, with _ for the dots in their names.
 
     session("local[2]", spark_driver_memory="1g")
     """
@@ -50,7 +53,9 @@ def session(master: str = "local[*]", **settings: object) -> SparkSession:
     builder = SparkSession.builder.master(master).appName("mqlake")
     for name, value in {**SETTINGS, **(LOCAL_SETTINGS if is_local(master) else {}), **given}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    write_from_any_thread()
+    others = SparkSession.getActiveSession() is not None
+    return register(builder.getOrCreate()) if others else builder.getOrCreate()
 
 
 def is_local(master: str) -> bool:
