@@ -113,7 +113,7 @@ def plan_write(given: Mapping[str, str], schema: StructType, *, overwrite: bool,
         lock_timeout_s=lock_timeout_s,
         refused=frozenset(BatchQueues(layout.batch_queues, 0, 0).topics())  # they are read-only here
         | {name for name, (_, may_write) in topics.items() if not may_write},
-        queue_counts={name: count for name, (count, _) in topics.items()},
+        queue_counts={name: count for name, (count, _) in topics.items()} if "queue_id" in schema.names else {},
     )
 
 
