@@ -112,7 +112,7 @@ def plain(folder: str) -> dict[str, Any]:
         before = "found"
     except Exception as error:  # Py4JJavaError or one of PySpark's, depending on the version
         before = "not found" if "DATA_SOURCE_NOT_FOUND" in str(error) else str(error)
-    mqlake.spark.register(spark)
+    assert mqlake.spark.register(spark) is spark is mqlake.spark.session("local[2]"), "the one that runs"
     written = in_a_thread(lambda: write_and_stream(spark, f"{folder}/store", folder))
     findings = mqlake.spark.audit(spark, f"{folder}/store").count()
     spark.stop()

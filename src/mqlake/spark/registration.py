@@ -11,9 +11,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.readwriter import DataFrameWriter
@@ -27,15 +28,13 @@ JAVA_SESSION = "org.apache.spark.sql.classic.SparkSession"
 def register(spark: SparkSession) -> SparkSession:
     """Make `format("mqlake")` known to a session, in all threads of this program. Returns the session.
 
-    Planning and tasks use this interpreter unless PYSPARK_PYTHON or spark.pyspark.python names another. Calling it
-    again does no harm. On Spark Connect, the server's Python needs the package.
+    With a local master, planning and tasks use this interpreter unless PYSPARK_PYTHON or spark.pyspark.python names
+    another. Calling it again does no harm. On Spark Connect, the server's Python needs the package.
     """
     from mqlake.spark.source import MqlakeSource
 
     if not is_connect(spark):
-        context = spark.sparkContext
-        if "PYSPARK_PYTHON" not in os.environ and context.getConf().get("spark.pyspark.python") is None:
-            context.pythonExec = sys.executable
+        _use_this_python(spark.sparkContext)
         write_from_any_thread()
     try:
         spark.dataSource.register(MqlakeSource)
@@ -43,6 +42,13 @@ def register(spark: SparkSession) -> SparkSession:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # else Spark found it by itself
             raise
     return spark
+
+
+def _use_this_python(context: SparkContext) -> None:
+    """Replace Spark's default, the first `python3` on the PATH. Nodes of a cluster may have Python in other places."""
+    named = "PYSPARK_PYTHON" in os.environ or context.getConf().get("spark.pyspark.python") is not None
+    if (context.master or "").startswith("local") and not named:
+        context.pythonExec = sys.executable
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -69,6 +75,7 @@ def active(spark: SparkSession) -> Iterator[None]:
         java_session.clearActiveSession()
 
 
+@cache
 def write_from_any_thread() -> None:
     """From now on `df.write.save` and `df.writeStream.start` look for a source in the session of their DataFrame."""
     DataFrameWriter.save = _in_its_session(DataFrameWriter.save)  # type: ignore[method-assign]
@@ -81,4 +88,4 @@ def _in_its_session(method: Callable[..., Any]) -> Callable[..., Any]:
         with active(self._spark):
             return method(self, *arguments, **named)
 
-    return method if hasattr(method, "__wrapped__") else call
+    return call

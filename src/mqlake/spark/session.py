@@ -45,7 +45,8 @@ def session(master: str = "local[*]", **settings: object) -> SparkSession:
     session("local[2]", spark_driver_memory="1g")
     """
     require_java()
-    if os.environ.get("PYSPARK_PYTHON") in (None, str(WORKER_PYTHON)):
+    is_running = SparkSession.getActiveSession() is not None
+    if not is_running and os.environ.get("PYSPARK_PYTHON") in (None, str(WORKER_PYTHON)):
         os.environ["PYSPARK_PYTHON"] = worker_python(master)
     given = {name.replace("_", "."): str(value) for name, value in settings.items()}
     for name in WITH_JAVA_OPTIONS:
@@ -54,8 +55,7 @@ def session(master: str = "local[*]", **settings: object) -> SparkSession:
     for name, value in {**SETTINGS, **(LOCAL_SETTINGS if is_local(master) else {}), **given}.items():
         builder = builder.config(name, value)
     write_from_any_thread()
-    others = SparkSession.getActiveSession() is not None
-    return register(builder.getOrCreate()) if others else builder.getOrCreate()
+    return register(builder.getOrCreate()) if is_running else builder.getOrCreate()
 
 
 def is_local(master: str) -> bool:
