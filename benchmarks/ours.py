@@ -7,7 +7,6 @@ goes to one of four queues of one topic. Every message is a new object, as in a 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import shutil
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks.machine import resident_mb
+from benchmarks.result import tell
 from mqlake import FlushConfig, Message, MessageStore
 from mqlake.store.writer import Writer
 
@@ -175,7 +175,7 @@ def crash(path: Path, mib: int, since: int) -> dict[str, Any]:
     cast(Writer, store._writing).write_checkpoint()
     grow(store.end_offset + (since << 20))
     store.wait_dispatched(600)
-    print(json.dumps({}), flush=True)
+    tell({})
     os._exit(0)
 
 
@@ -187,7 +187,7 @@ def reopen(path: Path) -> dict[str, Any]:
     found = store.recovery
     assert found is not None
     report = {"rate": took, "walked": found.walked_count, "reason": found.reason}
-    print(json.dumps(report), flush=True)
+    tell(report)
     os._exit(0)
 
 
@@ -297,7 +297,7 @@ WORKLOADS: dict[str, Callable[..., dict[str, Any]]] = {
 def main(arguments: list[str]) -> None:
     workload, path, *options = arguments
     numbers = {name: int(value) for name, value in (option.split("=") for option in options)}
-    print(json.dumps(WORKLOADS[workload](Path(path), **numbers)))
+    tell(WORKLOADS[workload](Path(path), **numbers))
 
 
 if __name__ == "__main__":

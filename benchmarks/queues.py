@@ -6,7 +6,6 @@ figures are those of the queues: each queue's first file is made, and it holds a
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import resident_mb
+from benchmarks.result import tell
 from mqlake import CommitLogConfig, ConsumeQueueConfig, IndexConfig, Message, MessageStore
 from mqlake.files.layout import Layout
 from mqlake.files.positions import APPENDED, DISPATCHED, Positions
@@ -135,7 +135,7 @@ def main(arguments: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
     workload, path, *options = arguments
     numbers = {name: int(value) for name, value in (option.split("=") for option in options)}
-    print(json.dumps(WORKLOADS[workload](Path(path), **numbers)))
+    tell(WORKLOADS[workload](Path(path), **numbers))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.result import result_of
 from tests.interop.rocketmq import RocketMQ
 
 ROCKETMQ = "5.5.1"
@@ -34,9 +34,7 @@ class Bench:
         command = [sys.executable, "-m", f"benchmarks.{module}", workload, str(path)]
         command += [f"{name}={value}" for name, value in options.items()]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-        if done.returncode:
-            raise RuntimeError(f"{workload}: {done.stderr[-2000:]}")
-        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        result = result_of(workload, done)
         if not store:
             shutil.rmtree(path, ignore_errors=True)
         return result
@@ -55,10 +53,7 @@ class Bench:
         command += [f"mib={max(64, int(mib * self.scale))}"]
         command += [f"body={body}", "rounds=3"] if body is not None else []
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
-        if done.returncode:
-            raise RuntimeError(f"{module} {' '.join(arguments)}: {done.stderr[-2000:]}")
-        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return result
+        return result_of(f"{module} {' '.join(arguments)}", done)
 
     def count(self, full: int) -> int:
         return max(1000, int(full * self.scale))

@@ -10,7 +10,6 @@ archive job without its key index, compared with Spark writing the same rows, al
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from benchmarks.result import tell
 from benchmarks.spark_store import gib_of, local_session, parquet_of, store_in
 from benchmarks.turns import in_turns, put_aside, settings_of
 from mqlake.spark import archive
@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> None:
         figures = run_archive(spark, store, settings["rounds"])
     else:
         figures = run(spark, workload, store, settings["rounds"])
-    print(json.dumps({**figures, "gib": gib_of(store)}))
+    tell({**figures, "gib": gib_of(store)})
     spark.stop()
 
 

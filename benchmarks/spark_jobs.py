@@ -9,7 +9,6 @@ compared with `mqlake.check`.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import mqlake
+from benchmarks.result import tell
 from benchmarks.spark_store import gib_of, local_session, store_in
 from benchmarks.turns import Side, in_turns, settings_of
 from mqlake import MessageStore
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> None:
     store = store_in(Path(directory), settings)
     spark = local_session()
     sides = dict(zip(("ours", "theirs"), SIDES[workload](spark, store), strict=True))
-    print(json.dumps({**in_turns(sides, settings["rounds"]), "gib": gib_of(store)}))
+    tell({**in_turns(sides, settings["rounds"]), "gib": gib_of(store)})
     spark.stop()
 
 

@@ -7,7 +7,6 @@ peak resident MB of the JVM and of the largest worker, pages of mapped files inc
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.result import tell
 from benchmarks.spark import to_noop
 from benchmarks.spark_store import local_session, store_in
 from benchmarks.turns import settings_of
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> None:
     took = time.perf_counter() - began
     peaks.stop()
     spark.stop()
-    print(json.dumps({"jvmMb": peaks.jvm / 1e6, "workerMb": peaks.worker / 1e6, "seconds": took}))
+    tell({"jvmMb": peaks.jvm / 1e6, "workerMb": peaks.worker / 1e6, "seconds": took})
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ from the same Parquet files, which are made in DIRECTORY if they do not exist. P
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
 
+from benchmarks.result import tell
 from benchmarks.spark_store import gib_of, local_session, parquet_of, store_in
 from benchmarks.turns import in_turns, settings_of
 from mqlake.spark.sink_options import COLUMNS
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
         shutil.rmtree(target, ignore_errors=True)
 
     figures = in_turns({"ours": ours, "theirs": theirs}, settings["rounds"], clear)
-    print(json.dumps({**figures, "gib": sizes[-1], "rows": rows.count()}))
+    tell({**figures, "gib": sizes[-1], "rows": rows.count()})
     spark.stop()
 
 

@@ -10,13 +10,13 @@ histograms, the bytes of bodies and the most frequent keys.
 
 from __future__ import annotations
 
-import json
 import resource
 import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from benchmarks.result import tell
 from benchmarks.spark_store import local_session, parquet_of, store_in
 from benchmarks.turns import Side, in_turns, settings_of
 from mqlake.spark import stats
@@ -60,10 +60,10 @@ def main(arguments: list[str]) -> None:
     (made,) = plans_of(str(store), None)
     gib = (made.end - made.first) / 2**30
     if workload == "split":
-        print(json.dumps({**in_process(store, settings["rounds"]), "gib": gib}))
+        tell({**in_process(store, settings["rounds"]), "gib": gib})
         return
     spark = local_session()
-    print(json.dumps({**on_spark(spark, store, settings["rounds"]), "gib": gib}))
+    tell({**on_spark(spark, store, settings["rounds"]), "gib": gib})
     spark.stop()
 
 

@@ -11,7 +11,6 @@ counts as processed once foreachBatch has its row in Python.
 
 from __future__ import annotations
 
-import json
 import shutil
 import statistics
 import subprocess
@@ -22,6 +21,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from benchmarks.result import tell
 from benchmarks.spark_store import gib_of, local_session, store_in
 from benchmarks.turns import in_turns, settings_of, used_s
 
@@ -95,7 +95,7 @@ def main(arguments: list[str]) -> None:
         result = tail(spark, Path(directory) / "tail", settings["messages"])
     else:
         result = catch_up(spark, store_in(Path(directory), settings), settings["rounds"])
-    print(json.dumps(result))
+    tell(result)
     spark.stop()
 
 

@@ -5,7 +5,6 @@ Each run is a separate process and prints one JSON line.
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import resident_mb
+from benchmarks.result import tell
 from mqlake import Message, MessageStore
 
 BODY = bytes(200)
@@ -102,7 +102,7 @@ WORKLOADS: dict[str, Callable[..., dict[str, Any]]] = {"pending": pending, "reop
 def main(arguments: list[str]) -> None:
     workload, path, *options = arguments
     numbers = {name: int(value) for name, value in (option.split("=") for option in options)}
-    print(json.dumps(WORKLOADS[workload](Path(path), **numbers)))
+    tell(WORKLOADS[workload](Path(path), **numbers))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,13 +19,26 @@ START_S = 60.0
 
 def fetch() -> None:
     """Download the broker, the connector and the PySpark that it needs, each once."""
-    for profile in ("broker", "connector"):
-        if not (JARS / profile).is_dir():
-            command = ["mvn", "-q", "-B", "-P", profile, "dependency:copy-dependencies"]
-            subprocess.run([*command, f"-DoutputDirectory={JARS / profile}"], cwd=HERE, check=True, timeout=600)
-    if not (JARS / "pyspark").is_dir():
-        command = [sys.executable, "-m", "pip", "install", "-q", "--target", str(JARS / "pyspark"), PYSPARK]
-        subprocess.run(command, check=True, timeout=600)
+    maven = ["mvn", "-q", "-B", "dependency:copy-dependencies"]
+    pip = [sys.executable, "-m", "pip", "install", "-q", PYSPARK]
+    _fetch_into(JARS / "broker", lambda folder: [*maven, "-P", "broker", f"-DoutputDirectory={folder}"])
+    _fetch_into(JARS / "connector", lambda folder: [*maven, "-P", "connector", f"-DoutputDirectory={folder}"])
+    _fetch_into(JARS / "pyspark", lambda folder: [*pip, "--target", str(folder)])
+
+
+def _fetch_into(folder: Path, command_for: Callable[[Path], list[str]]) -> None:
+    """Fill a folder, unless it exists. It gets its name when it is complete: the next run must not take half of it."""
+    if folder.is_dir():
+        return
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    command = command_for(part)
+    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False, timeout=600)
+    if done.returncode:
+        printed = f"{done.stdout}{done.stderr}"[-2000:]
+        raise RuntimeError(f"{' '.join(command)} failed with status {done.returncode}:\n{printed}")
+    part.rename(folder)
 
 
 def connector_jars() -> str:

@@ -12,7 +12,6 @@ Spark's own writer on the other.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kafka.broker import JARS, broker, connector_jars, fetch
+from benchmarks.result import tell
 from benchmarks.spark_store import gib_of, local_session, store_in
 from benchmarks.turns import in_turns, put_aside, settings_of
 
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> None:
         command = [sys.executable, "-m", "benchmarks.kafka.compare", *arguments]
         sys.exit(subprocess.run(command, env=environment, check=False).returncode)
     workload, directory, *rest = arguments
-    print(json.dumps(measure(workload, Path(directory), settings_of(rest, body=896))))
+    tell(measure(workload, Path(directory), settings_of(rest, body=896)))
 
 
 def measure(workload: str, directory: Path, settings: dict[str, int]) -> dict[str, Any]:

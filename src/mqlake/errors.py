@@ -31,8 +31,9 @@
     ├── TransactionExpired    the transaction is older than its own time limit
     ├── NoSuchMessage         no record starts at this physical offset, or has this id
     ├── UnfinishedBatch       part of a batch is in the log, and the rest is missing or contradicts it
+    ├── OtherRows             a job's id was used before, for other rows
     ├── ChangedUnderRead      what a Spark task should read is no longer as planned
-    ├── PositionLost          a stream's position is no longer in the log
+    ├── PositionLost          a stream's position is no longer in the log, or another log is at its path
     ├── NotALake              the folder is no lake and cannot become one
     ├── LakeInUse             another process, or this one, is changing the lake
     ├── WrongLake             the lake holds a different store under this store's name
@@ -41,6 +42,7 @@
     ├── LakeConflict          a commit does not start where the lake ends
     ├── QueryFailed           Spark could not answer a query, or a task of a job failed
     ├── SparkNotStarted       Spark did not start, or its cluster could not be reached
+    ├── NotOnConnect          the call needs a session in this process, and this one is of Spark Connect
     ├── MissingExtra          the call needs an optional package
     └── MissingJava           Spark needs Java, and none was found or it is too old
 
@@ -449,6 +451,17 @@ class SparkNotStarted(StoreError):
         )
 
 
+class NotOnConnect(StoreError):
+    """A session of Spark Connect runs its functions on the server. What must run in this program cannot use it."""
+
+    def __init__(self, what: str, instead: str) -> None:
+        super().__init__(what, instead)
+        self.what, self.instead = what, instead
+
+    def __str__(self) -> str:
+        return f"{self.what} does not run on Spark Connect; {self.instead}"
+
+
 class MissingExtra(StoreError):
     """An optional package is not installed."""
 
@@ -475,6 +488,20 @@ class UnfinishedBatch(StoreError):
         )
 
 
+class OtherRows(StoreError):
+    """A job with this id wrote other rows before. Nothing was written."""
+
+    def __init__(self, store: Path, job: str, what: str, before: str, now: str) -> None:
+        super().__init__(store, job, what, before, now)
+        self.store, self.job, self.what, self.before, self.now = store, job, what, before, now
+
+    def __str__(self) -> str:
+        return (
+            f"{self.store}: the job {self.job!r} {self.what} {self.before}, and now it has {self.now}: nothing was "
+            "written; give these rows another jobId, or write the same rows as before"
+        )
+
+
 class ChangedUnderRead(StoreError):
     """A task did not find what its plan says. Spark fails the task, so none of its rows count."""
 
@@ -490,17 +517,18 @@ class ChangedUnderRead(StoreError):
 
 
 class PositionLost(StoreError):
-    """A stream's position is before the log's first byte, or after its end."""
+    """A stream's position is before the log's first byte or after its end, or the log is not the one that was read."""
 
-    def __init__(self, store: str, position: int, found: str) -> None:
-        super().__init__(store, position, found)
-        self.store, self.position, self.found = store, position, found
+    def __init__(self, store: str, position: int, found: str, effect: str = "continues without what is lost") -> None:
+        """`effect`: what the stream does if loss is accepted."""
+        super().__init__(store, position, found, effect)
+        self.store, self.position, self.found, self.effect = store, position, found, effect
 
     def __str__(self) -> str:
         return (
             f"{self.store}: the stream is at {self.position}, {self.found}; "
-            "restore the log, or set failOnDataLoss=false to continue without what is lost, or start again with a new "
-            "checkpoint folder; a gate (store.retention.hold) keeps the log that a stream still needs"
+            "restore the log, or start again with a new checkpoint folder, or set failOnDataLoss=false: then the "
+            f"stream {self.effect}; a gate (store.retention.hold) keeps the log that a stream still needs"
         )
 
 

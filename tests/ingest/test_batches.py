@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from mqlake import CommitLogConfig, ConsumeQueueConfig, IndexConfig, Message, MessageStore, StoreConfig
-from mqlake.errors import BadFile, InvalidConfig, StoreLocked, UnfinishedBatch
+from mqlake.errors import BadFile, InvalidConfig, OtherRows, StoreLocked, UnfinishedBatch
 from mqlake.files.layout import Layout
 from mqlake.ingest import batches, staging
 from mqlake.ingest.batches import SINK_TOPIC, Batch, Fence, commit_parts
@@ -284,3 +285,89 @@ def test_bulk_appends_write_what_puts_would_have_written(tmp_path: Path) -> None
         seen.append((rows_of, ends, queues))
     assert seen[0] == seen[1]
     assert len(seen[0][0]) == 300
+
+
+# ---- jobs, whose rows are added up
+
+
+def commit_job(path: Path, *parts: pa.RecordBatch) -> int:
+    """Commit a batch whose rows are added up, in parts that arrive in this order."""
+    layout = Layout(path)
+    layout.own.mkdir(parents=True, exist_ok=True)
+    job = Staging(layout, FENCE.job)
+    staged = [
+        job.write(number, [rows], Packer(CONFIG.commit_log, "here", adds_up=True), durable=True)
+        for number, rows in enumerate(parts)
+    ]
+    try:
+        return commit_parts(path, CONFIG, job, staged, FENCE, 0)
+    except OtherRows:
+        job.drop(staged)  # as the sink's abort does
+        raise
+
+
+def changed(rows: pa.RecordBatch, **columns: list[Any]) -> pa.RecordBatch:
+    return pa.record_batch({**dict(zip(rows.schema.names, rows.columns, strict=True)), **columns})
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_the_same_rows_are_a_repetition_in_any_order_and_split(tmp_path: Path, memory: bool) -> None:
+    assert commit_job(tmp_path, batch_of(range(16))) == 16
+    if not memory:
+        (tmp_path / "mqlake" / "sinks" / "query-1.json").unlink()
+    assert commit_job(tmp_path, batch_of(range(9, 16)), batch_of(range(9)), batch_of(range(0))) == 0
+    assert numbers_in(tmp_path) == ALL
+
+
+@pytest.mark.parametrize("memory", [True, False])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        batch_of(range(15)),
+        batch_of(range(17)),
+        batch_of(range(1, 17)),
+        changed(batch_of(range(16)), born_timestamp=[BORN] * 16),
+        changed(batch_of(range(16)), flag=[0] * 15 + [1]),
+        changed(batch_of(range(16)), tags=[None] * 15 + ["a"]),
+    ],
+)
+def test_other_rows_under_the_same_identity_are_an_error_that_names_both(
+    tmp_path: Path, rows: pa.RecordBatch, memory: bool
+) -> None:
+    commit_job(tmp_path, batch_of(range(16)))
+    if not memory:
+        (tmp_path / "mqlake" / "sinks" / "query-1.json").unlink()
+    with pytest.raises(
+        OtherRows, match=rf"job 'query-1' wrote 16 rows of .* now it has {rows.num_rows} rows of .*"
+    ) as e:
+        commit_job(tmp_path, rows)
+    assert "another jobId" in str(e.value)
+    assert numbers_in(tmp_path) == ALL
+    assert not list((tmp_path / "mqlake" / "staging").iterdir())
+
+
+def test_rows_without_a_time_of_their_own_are_the_same_at_any_time(tmp_path: Path) -> None:
+    rows = batch_of(range(16))
+    timeless = rows.select(["topic", "body"])
+    some = changed(rows, born_timestamp=pa.array([None if n % 2 else BORN for n in range(16)], pa.int64()))
+    for number, made in enumerate((timeless, some)):
+        path = tmp_path / str(number)
+        assert commit_job(path, made) == 16
+        time.sleep(0.005)
+        assert commit_job(path, made) == 0
+        with pytest.raises(OtherRows):
+            commit_job(path, rows)
+
+
+def test_an_interrupted_job_is_not_completed_by_other_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(self: Batch, parts: Any, begun: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Batch, "_complete", dies)
+        commit_job(tmp_path, batch_of(range(16)))
+    with pytest.raises(OtherRows, match="was interrupted while it wrote 16 rows"):
+        commit_job(tmp_path, batch_of(range(17)))
+    assert numbers_in(tmp_path) == []
+    assert commit_job(tmp_path, batch_of(range(16))) == 16
+    assert numbers_in(tmp_path) == ALL

@@ -70,13 +70,14 @@ class Cluster:
 
     def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: float = 240.0, **settings: object) -> Any:
         """Run `function(spark, *arguments)` in its own driver. Arguments and result are passed as JSON."""
-        place = f"{function.__module__}:{function.__qualname__}"
+        place, result = f"{function.__module__}:{function.__qualname__}", self._folder / "result.json"
         command = [sys.executable, "-m", "tests.spark.cluster", self.master, place, json.dumps([arguments, settings])]
+        command.append(str(result))
         done = subprocess.run(
             command, env=self._environment(), capture_output=True, text=True, timeout=timeout_s, check=False
         )
         assert done.returncode == 0, done.stderr[-4000:]
-        return json.loads(done.stdout.splitlines()[-1])
+        return json.loads(result.read_text())
 
     def _start(self, name: str, daemon: str, *arguments: str) -> subprocess.Popen[bytes]:
         program = Path(pyspark.__file__).parent / "bin" / "spark-class"
@@ -171,7 +172,7 @@ def digest_while_killed(spark: SparkSession, store: str, options: dict[str, str]
     return [found, *killed]
 
 
-def main(master: str, place: str, call: str) -> None:
+def main(master: str, place: str, call: str, result: str) -> None:
     module, name = place.split(":")
     arguments, settings = json.loads(call)
     started = session(
@@ -191,9 +192,8 @@ def main(master: str, place: str, call: str) -> None:
         },
     )
     started.sparkContext.setLogLevel("ERROR")
-    result = getattr(importlib.import_module(module), name)(started, *arguments)
+    Path(result).write_text(json.dumps(getattr(importlib.import_module(module), name)(started, *arguments)))
     started.stop()
-    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -24,10 +24,26 @@ SPLIT = 30 << 10
 
 def read_and_work(
     spark: SparkSession, store: str, options: dict[str, str], workers: list[int], folder: str
-) -> tuple[str, list[str], dict[str, str]]:
-    """Return a read in which a worker's executor is killed, what was killed, and the jobs that run after it."""
+) -> tuple[str, list[str], dict[str, str], list[int]]:
+    """Return a read in which a worker's executor is killed, what was killed, the jobs that run after it, and how many
+    rows a write and a stream of the store add to another one."""
     found, *killed = digest_while_killed(spark, store, options, workers)
-    return found, killed, job_digests(spark, store, folder)
+    return found, killed, job_digests(spark, store, folder), write_and_stream(spark, store, folder)
+
+
+def write_and_stream(spark: SparkSession, store: str, folder: str) -> list[int]:
+    """Write the store's rows into FOLDER/copy, as a batch and as a stream. Return how many rows it has after each."""
+    copy, columns = f"{folder}/copy", ("topic", "body", "flag")
+
+    def count() -> int:
+        return spark.read.format("mqlake").option("columns", "size").load(copy).count()
+
+    spark.read.format("mqlake").load(store).select(*columns).write.format("mqlake").mode("append").save(copy)
+    written = count()
+    stream = spark.readStream.format("mqlake").load(store).select(*columns).writeStream.format("mqlake")
+    query = stream.option("checkpointLocation", f"{folder}/copying").trigger(availableNow=True).start(copy)
+    query.awaitTermination()
+    return [written, count()]
 
 
 def job_digests(spark: SparkSession, store: str, folder: str) -> dict[str, str]:

@@ -35,15 +35,17 @@ def expected(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return found
 
 
-def test_a_cluster_whose_worker_is_killed_still_gives_every_message_once_and_the_same_job_results(
+def test_a_cluster_whose_worker_is_killed_still_gives_every_message_once_and_the_same_results(
     tmp_path: Path, store: Path, expected: dict[str, str]
 ) -> None:
     assert len(splits_of(store, **OPTIONS)) > 30
     with Cluster(tmp_path, workers=2) as cluster:
-        found, killed, jobs = cluster.call(read_and_work, str(store), OPTIONS, cluster.worker_pids, str(tmp_path))
+        call = cluster.call(read_and_work, str(store), OPTIONS, cluster.worker_pids, str(tmp_path))
+    found, killed, jobs, written = call
     assert found == content_digest(rows_of(store))
     assert killed
     assert jobs == expected
+    assert written == [len(rows_of(store)), 2 * len(rows_of(store))]
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from mqlake import CommitLogConfig, Message, MessageStore, check
+from mqlake.delivery.registry.topics import Permission
 from mqlake.errors import InvalidConfig, NotAStore, StoreError
 from mqlake.files.layout import Layout
 from mqlake.files.lock import writer_of
@@ -99,6 +100,50 @@ def test_a_job_with_an_id_is_written_once(spark: SparkSession, tmp_path: Path) -
     assert flags(tmp_path) == list(range(90))
     write(messages(spark, 90), tmp_path)
     assert len(flags(tmp_path)) == 180, "without an id it is another write"
+
+
+def test_other_rows_under_a_used_job_id_are_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    rows = messages(spark, 90).drop("born_timestamp")
+    write(rows, tmp_path, jobId="nightly")
+    write(rows.repartition(5), tmp_path, jobId="nightly")
+    assert flags(tmp_path) == list(range(90)), "the same rows in other partitions are a repetition"
+    with pytest.raises(Exception, match=r"OtherRows: .*job 'nightly' wrote 90 rows of .*, and now it has 91 rows"):
+        write(messages(spark, 91).drop("born_timestamp"), tmp_path, jobId="nightly")
+    with pytest.raises(Exception, match="OtherRows"):
+        write(rows.selectExpr("topic", "flag", "'other' body"), tmp_path, jobId="nightly")
+    assert flags(tmp_path) == list(range(90))
+    assert not list((tmp_path / "mqlake" / "staging").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ("'SCHEDULE_TOPIC_XXXX' topic", "topic: found 'SCHEDULE_TOPIC_XXXX'; expected a topic that messages can be"),
+        ("'rmq_sys_wheel_timer' topic", "topic: found 'rmq_sys_wheel_timer'"),
+        ("'RMQ_SYS_TRANS_HALF_TOPIC' topic", "topic: found 'RMQ_SYS_TRANS_HALF_TOPIC'"),
+        ("'MQLAKE_SINK' topic", "topic: found 'MQLAKE_SINK'"),
+        ("'read-only' topic", "topic: found 'read-only'; expected .*read-only"),
+        (
+            "'new' topic, 5000000 queue_id",
+            r"queue_id: found 5000000; expected a queue id in \[0, 65536\), as topic new",
+        ),
+        ("'orders' topic, 6 queue_id", r"queue_id: found 6; expected a queue id in \[0, 6\), as topic orders"),
+        ("'new' topic, -1 queue_id", "queue_id: found -1"),
+    ],
+)
+def test_system_topics_and_queues_that_a_topic_cannot_have_are_refused(
+    spark: SparkSession, tmp_path: Path, row: str, expected: str
+) -> None:
+    with MessageStore.open(tmp_path, commit_log=CommitLogConfig(file_size_bytes=FILE_SIZE)) as store:
+        store.create_topic("orders", 6)
+        store.create_topic("read-only", 1)
+        store.update_topic("read-only", permission=Permission.READ)
+    good = spark.sql("select 'orders' topic, 5 queue_id, 'body' body, 0 flag")
+    write(good, tmp_path)
+    bad = spark.sql(f"select {row}, 'body' body, 1 flag")
+    with pytest.raises(Exception, match=rf"InvalidMessage: partition \d+, row \d, {expected}"):
+        write(good.unionByName(bad, allowMissingColumns=True), tmp_path)
+    assert flags(tmp_path) == [0]
 
 
 def test_the_first_bad_row_is_named_with_its_place_and_nothing_is_written(spark: SparkSession, tmp_path: Path) -> None:
@@ -217,6 +262,7 @@ def columns(schema: str) -> StructType:
         ("body string", {}, "must include topic, or option topic"),
         ("topic string, body string", {"topic": "orders"}, "there is also a column topic"),
         ("body string", {"topic": "no topic"}, "only ASCII letters"),
+        ("body string", {"topic": "SCHEDULE_TOPIC_XXXX"}, "the system writes this topic itself"),
         ("topic string, body string", {"topics": "orders"}, "there is no such option; there are path, topic, jobId"),
         ("topic string, body string", {"jobId": "../up"}, "jobId = '../up'"),
         ("topic string, body string", {"lockTimeout": "soon"}, "lockTimeout = 'soon'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,6 +100,34 @@ def test_a_live_query_follows_the_writer(spark: SparkSession, tmp_path: Path) ->
         finally:
             query.stop()
     assert ledger.offsets() == offsets_of(path, topics="topic-1")[before:]
+
+
+def test_a_live_query_reads_a_store_that_is_created_under_its_pattern(spark: SparkSession, tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    write_store(tmp_path / "data" / "a", 30)
+    expected = offsets_of(tmp_path / "data" / "a")
+    query = start(spark, tmp_path / "data" / "*", ledger, tmp_path / "checkpoint", False)
+    try:
+        assert eventually(lambda: ledger.offsets() == expected, 60)
+        (tmp_path / "data" / "b" / "commitlog").mkdir(parents=True)
+        time.sleep(0.2)
+        with open_small(tmp_path / "data" / "b") as store:
+            put_messages(store, 0, 40)
+            store.wait_dispatched()
+            expected = sorted(expected + offsets_of(tmp_path / "data" / "b"))
+            assert eventually(lambda: ledger.offsets() == expected, 60)
+    finally:
+        query.stop()
+
+
+def test_a_query_whose_store_was_replaced_fails_and_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    path, ledger = tmp_path / "store", Ledger(tmp_path / "ledger")
+    write_store(path, 300)
+    start(spark, path, ledger, tmp_path / "checkpoint", True).awaitTermination()
+    shutil.rmtree(path)
+    write_store(path, 800)
+    with pytest.raises(StreamingQueryException, match=f"PositionLost: {path}: the stream is at .* another store"):
+        start(spark, path, ledger, tmp_path / "checkpoint", True).awaitTermination()
 
 
 def test_mistakes_are_reported_when_a_query_starts(spark: SparkSession, tmp_path: Path) -> None:

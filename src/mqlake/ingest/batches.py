@@ -10,10 +10,11 @@ between two messages on the topic MQLAKE_SINK: `begin`, which holds the byte of 
     ended       the end marker; then all of it is synced
     remembered  mqlake/sinks/SOURCE.json, for when retention deletes the markers; the staging is removed
 
-A batch whose number is not above the last one that ended writes nothing. A batch that was begun and not ended is
-resumed: the records after its last begin marker are compared with the staged ones in everything that was packed, and
-the rest is appended after another begin marker. Other programs may have written in between; their records have another
-store time. Only the store's writer does this, so only one process at a time.
+A batch whose number is not above the last one that ended writes nothing. If its rows were added up (a job with an id),
+the end marker and the memory hold the sum, and other rows under the same identity are an error. A batch that was begun
+and not ended is resumed: the records after its last begin marker are compared with the staged ones in everything that
+was packed, and the rest is appended after another begin marker. Other programs may have written in between; their
+records have another store time. Only the store's writer does this, so only one process at a time.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from mqlake.config import RetentionConfig, StoreConfig
-from mqlake.errors import BadFile, CorruptRecord, StoreLocked, UnfinishedBatch
+from mqlake.errors import BadFile, CorruptRecord, OtherRows, StoreLocked, UnfinishedBatch
 from mqlake.files.layout import Layout
 from mqlake.files.small_files import replace_file
 from mqlake.ingest.staging import Part, Staging, clean_staging
@@ -56,6 +58,34 @@ class Fence:
         return f"{self.source}.{self.batch}"
 
 
+class Content(NamedTuple):
+    """What a batch consists of. The same rows have the same content, however tasks split them."""
+
+    rows: int
+    size: int
+    checksum: int
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows of {self.size} bytes with the checksum {self.checksum:016x}"
+
+
+class Ended(NamedTuple):
+    """The last batch of a source that is known to have ended."""
+
+    batch: int = -1
+    next_marker: int = 0
+    """The queue offset after its end marker."""
+    content: Content | None = None
+
+
+def content_of(parts: Sequence[Part]) -> Content | None:
+    """Return the content of parts. None if it was not added up, or if there is no part."""
+    checksums = [part.checksum for part in parts if part.checksum is not None]
+    if not checksums or len(checksums) < len(parts):
+        return None
+    return Content(sum(part.rows for part in parts), sum(part.size for part in parts), sum(checksums) % 2**64)
+
+
 def commit_parts(
     path: Path,
     config: StoreConfig,
@@ -69,7 +99,7 @@ def commit_parts(
         rows = Batch(store, staging, fence).write(parts) if fence is not None else append_parts(store, staging, parts)
         store.catch_up(store.ends.promised, DISPATCH_S, patient=True)
         layout = Layout(path)
-        clean_staging(layout, LEFT_OVER_S, lambda source, batch: batch <= remembered(layout, source)[0])
+        clean_staging(layout, LEFT_OVER_S, lambda source, batch: batch <= remembered(layout, source).batch)
     return rows
 
 
@@ -98,14 +128,15 @@ def append_parts(store: Writer, staging: Staging, parts: Sequence[Part], keep: i
     return sum(part.rows for part in ordered)
 
 
-def remembered(layout: Layout, source: str) -> tuple[int, int]:
-    """Return the last batch of a source that is known to have ended, and the queue offset after its end marker."""
+def remembered(layout: Layout, source: str) -> Ended:
+    """Return the last batch of a source that is known to have ended."""
     path = _memory(layout, source)
     try:
         memory = json.loads(path.read_bytes())
-        return int(memory["batch"]), int(memory["marker"]) + 1
+        content = Content(*memory["content"]) if "content" in memory else None
+        return Ended(int(memory["batch"]), int(memory["marker"]) + 1, content)
     except FileNotFoundError:
-        return -1, 0
+        return Ended()
     except (ValueError, KeyError, TypeError):
         expected = "batch and marker as JSON; remove it, the log has the same information"
         raise BadFile(path, "no sink state", expected) from None
@@ -125,12 +156,17 @@ class Batch:
         self._layout = store.layout
 
     def write(self, parts: Sequence[Part]) -> int:
-        """Append what is not in the log yet. Return the staged rows, or 0 if the batch had already ended."""
+        """Append what is not in the log yet. Return the staged rows, or 0 if the batch had already ended.
+
+        Raises OtherRows if the batch ended or was decided with other rows.
+        """
         ended, begun = self._look()
-        if self._fence.batch <= ended:
+        if self._fence.batch <= ended.batch:
+            self._require_same(parts, ended.content if self._fence.batch == ended.batch else None, "wrote")
             self._staging.remove()
             return 0
         decided = self._staging.decided()
+        self._require_same(parts, content_of(decided or ()), "was interrupted while it wrote")
         if decided is None and begun is not None:
             raise self._unfinished(begun, "its staged records are missing")
         if decided is None:
@@ -142,17 +178,23 @@ class Batch:
         self._staging.remove()
         return sum(part.rows for part in decided)
 
-    def _look(self) -> tuple[int, StoredMessage | None]:
+    def _require_same(self, parts: Sequence[Part], before: Content | None, what: str) -> None:
+        now = content_of(parts)
+        if None not in (before, now) and before != now:
+            raise OtherRows(self._layout.root, self._fence.source, what, str(before), str(now))
+
+    def _look(self) -> tuple[Ended, StoredMessage | None]:
         """Return the last batch of this source that ended, and the last begin marker of this batch."""
-        ended, first = remembered(self._layout, self._fence.source)
+        ended = remembered(self._layout, self._fence.source)
         begun = None
-        for marker in self._markers(first):
+        for marker in self._markers(ended.next_marker):
             if marker.keys == [self._fence.source]:
-                number = json.loads(marker.body)["batch"]
-                if marker.tags == END:
-                    ended = max(ended, number)
-                elif number == self._fence.batch:
-                    begun = marker
+                said = json.loads(marker.body)
+                if marker.tags != END:
+                    begun = marker if said["batch"] == self._fence.batch else begun
+                elif said["batch"] > ended.batch:
+                    content = Content(*said["content"]) if "content" in said else None
+                    ended = Ended(said["batch"], marker.queue_offset + 1, content)
         return ended, begun
 
     def _markers(self, first: int) -> Iterator[StoredMessage]:
@@ -172,15 +214,17 @@ class Batch:
         if done < total:
             marker = self._mark(BEGIN, done)
             self._each(parts, done, lambda packed: self._store.put_packed(packed, timestamp=marker.store_timestamp))
-        marker = self._mark(END, total)
+        content = content_of(parts)
+        more = {"content": content} if content is not None else {}
+        marker = self._mark(END, total, more)
         self._store.flush()
-        content = json.dumps({"batch": self._fence.batch, "marker": marker.queue_offset}).encode()
+        memory = json.dumps({"batch": self._fence.batch, "marker": marker.queue_offset, **more}).encode()
         self._layout.sinks.mkdir(exist_ok=True)
-        replace_file(_memory(self._layout, self._fence.source), content, self._layout.scratch)
+        replace_file(_memory(self._layout, self._fence.source), memory, self._layout.scratch)
 
-    def _mark(self, kind: str, at: int) -> PutReceipt:
+    def _mark(self, kind: str, at: int, more: Mapping[str, Content] | None = None) -> PutReceipt:
         """Put a marker. `at` is how many bytes of the staged records are in the log before it."""
-        body = json.dumps({"batch": self._fence.batch, "at": at}).encode()
+        body = json.dumps({"batch": self._fence.batch, "at": at, **(more or {})}).encode()
         return self._store.put(Message(SINK_TOPIC, body, tags=kind, keys=[self._fence.source], queue_id=0))
 
     def _reached(self, parts: Sequence[Part], begun: StoredMessage) -> int:

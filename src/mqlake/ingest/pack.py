@@ -3,11 +3,15 @@
 This is the reverse of `store/scan.py`. Any number of workers may pack; the writer appends what they packed
 (`MessageStore.put_packed`). The columns are those of a scan, as far as a producer gives them. Rows must obey the rules
 of `put`: the kernel stops at the first row that breaks one, and then that row is refused with the error of `put`.
+
+Packed rows can be added up to a checksum that depends neither on their order nor on how they are split into tasks: the
+same rows, written again, give the same one.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +20,7 @@ import pyarrow.compute as pc
 
 from mqlake.config import RECORD_OVERHEAD, CommitLogConfig
 from mqlake.errors import InvalidMessage
-from mqlake.kernel import encode_record, pack_records
+from mqlake.kernel import crc32, encode_record, pack_records
 from mqlake.kernel.hosts import pack_host
 from mqlake.kernel.types import IN_TURN
 from mqlake.logs.commit_log import MARKER_SIZE
@@ -24,33 +28,46 @@ from mqlake.logs.log_writer import LIGHT_QUEUES
 from mqlake.logs.topic_table import require_topic
 from mqlake.message import Message
 
+MAX_QUEUE_ID = 2**31 - 1
 INT32 = ("flag", "sys_flag", "reconsume_times", "body_crc")
 INT64 = ("queue_offset", "prepared_offset", "store_timestamp")
 GIVEN = ("topic", "body", "tags", "keys", "queue_id", "properties", "flag", "sys_flag", "reconsume_times", "born_host")
 """The columns that become arguments of `Message`, under the same names."""
+BORN_AT = 40, 48
+"""Where a record has its born timestamp."""
 
 
 class Packer:
     """Pack the batches of one task. Errors name `where` and the row."""
 
     def __init__(
-        self, config: CommitLogConfig, where: str, *, refused: frozenset[str] = frozenset(), lights: bool = False
+        self,
+        config: CommitLogConfig,
+        where: str,
+        *,
+        refuses: Callable[[str], bool] = lambda topic: False,
+        queue_count: Callable[[str], int] = lambda topic: MAX_QUEUE_ID + 1,
+        lights: bool = False,
+        adds_up: bool = False,
     ) -> None:
         """Take the limits of a store.
 
-        `refused` are topics that accept no messages here. With `lights`, messages may name light queues and queue
-        offsets in them.
+        `refuses` says which topics accept no messages here, `queue_count` how many queues a topic may have. With
+        `lights`, messages may name light queues and queue offsets in them. With `adds_up`, the checksum is kept.
         """
         assert config.file_size_bytes is not None, "sizes must be resolved before packing"
         self._store_host = pack_host(config.store_host)
         self._max_body = config.max_message_bytes
         self._max_size = min(config.file_size_bytes - MARKER_SIZE, self._max_body + RECORD_OVERHEAD)
         self._append_crc = config.append_record_crc
-        self._refused = refused
+        self._refuses = refuses
+        self._queue_count = queue_count
         self._lights = lights
         self._where = where
         self.rows = 0
         """Rows packed so far."""
+        self.checksum: int | None = 0 if adds_up else None
+        """Their checksum, if it is kept."""
 
     def pack(self, batch: pa.RecordBatch) -> bytearray:
         """Return the packed rows of a batch. If one cannot be stored, raise InvalidMessage and pack none of them."""
@@ -63,6 +80,8 @@ class Packer:
         if taken < batch.num_rows:
             raise self._refusal(batch, taken)
         self.rows += taken
+        if self.checksum is not None:
+            self.checksum = (self.checksum + checksum_of(packed, _given_times(batch))) % 2**64
         return packed
 
     def _require_values(self, batch: pa.RecordBatch) -> None:
@@ -71,17 +90,31 @@ class Packer:
             if batch.column(name).null_count:
                 row = pc.index(pc.is_null(batch.column(name)), True).as_py()
                 raise InvalidMessage(self._place(name, row), "null", "a value")
-        for topic in self._refused.intersection(pc.unique(batch.column("topic")).to_pylist()):
+        topics = pc.unique(batch.column("topic")).to_pylist()
+        for topic in filter(self._refuses, topics):
             row = pc.index(batch.column("topic"), topic).as_py()
-            raise InvalidMessage(self._place("topic", row), repr(topic), "a topic that messages can be written to")
+            expected = "a topic that messages can be written to: not one of the system's, nor a read-only one"
+            raise InvalidMessage(self._place("topic", row), repr(topic), expected)
         if "queue_id" in batch.schema.names:
-            negative = pc.index(pc.less(batch.column("queue_id"), 0), True).as_py()
-            if negative >= 0:
-                raise self._refusal(batch, negative)
+            self._require_queues(batch, topics)
         if "properties" in batch.schema.names and batch.column("properties").items.null_count:
             lacking = [row for row in range(batch.num_rows) if None in _pairs(batch, row).values()]
             if lacking:
                 raise self._refusal(batch, lacking[0])
+
+    def _require_queues(self, batch: pa.RecordBatch, topics: Sequence[str]) -> None:
+        ids = batch.column("queue_id")
+        negative = pc.index(pc.less(ids, 0), True).as_py()
+        if negative >= 0:
+            raise self._refusal(batch, negative)
+        highest = pc.max(ids).as_py()
+        if highest is None or highest < min(map(self._queue_count, topics)):
+            return
+        for row, (topic, queue_id) in enumerate(zip(batch.column("topic").to_pylist(), ids.to_pylist(), strict=True)):
+            count = self._queue_count(topic)
+            if queue_id is not None and queue_id >= count:
+                expected = f"a queue id in [0, {count}), as topic {topic} may have, or null for queues in turn"
+                raise InvalidMessage(self._place("queue_id", row), str(queue_id), expected)
 
     def _place(self, field: str, row: int) -> str:
         return f"{self._where}, row {self.rows + row}, {field}"
@@ -105,7 +138,9 @@ class Packer:
         message = Message(**given)
         require_topic(message.topic)
         if queue_id < 0:
-            raise InvalidMessage("queue_id", repr(queue_id), "a number in [0, 2147483647], or null for queues in turn")
+            raise InvalidMessage(
+                "queue_id", repr(queue_id), f"a number in [0, {MAX_QUEUE_ID}], or null for queues in turn"
+            )
         if LIGHT_QUEUES in message.properties and not self._lights:
             shown = repr(message.properties[LIGHT_QUEUES])
             expected = "no light queues: remove this property, or put the message by itself"
@@ -117,6 +152,29 @@ class Packer:
         size = body_size + len(encode_record(message, 0, 0, 0, 0, self._store_host, self._append_crc))
         if size > self._max_size:
             raise InvalidMessage("message", f"{size} bytes as a record", f"at most {self._max_size} bytes")
+
+
+def checksum_of(packed: bytes | bytearray, given_times: Sequence[bool]) -> int:
+    """Return the sum of the records' checksums.
+
+    A born timestamp counts only where the row has one: else it is the time of packing, new with every attempt.
+    """
+    total = position = 0
+    with memoryview(packed) as view:
+        for is_given in given_times:
+            size = int.from_bytes(view[position : position + 4], "big")
+            record = view[position : position + size]
+            crc = crc32(record) if is_given else crc32(record[BORN_AT[1] :], crc32(record[: BORN_AT[0]]))
+            total += crc * crc  # a plain sum would hide two changes that cancel out
+            position += size
+    return total % 2**64
+
+
+def _given_times(batch: pa.RecordBatch) -> Sequence[bool]:
+    if "born_timestamp" not in batch.schema.names:
+        return [False] * batch.num_rows
+    given: list[bool] = pc.is_valid(batch.column("born_timestamp")).to_pylist()
+    return given
 
 
 def _pairs(batch: pa.RecordBatch, row: int) -> dict[str, Any]:

@@ -45,6 +45,8 @@ class Part:
     rows: int
     size: int
     crc: int
+    checksum: int | None = None
+    """The checksum of the rows, in any order; None if it was not asked for."""
 
 
 class Staging:
@@ -76,7 +78,7 @@ class Staging:
         if durable:
             for directory in (self.directory, self._layout.staging, self._layout.own):
                 sync_directory(directory)
-        return Part(name, number, packer.rows, size, crc)
+        return Part(name, number, packer.rows, size, crc, packer.checksum)
 
     def decide(self, parts: Sequence[Part]) -> list[Part]:
         """Fix the parts of the job, in the order of their numbers."""

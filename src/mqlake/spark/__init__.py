@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mqlake.spark.jobs.union import union
     from mqlake.spark.jobs.views import Views, views
     from mqlake.spark.predicate import read
+    from mqlake.spark.registration import register
     from mqlake.spark.source import MqlakeSource, explain
     from mqlake.spark.stream import lag
 
@@ -48,6 +49,7 @@ PLACES = {
     "pipeline": "jobs.pipeline",
     "read": "predicate",
     "rebuild": "jobs.rebuild",
+    "register": "registration",
     "replay": "jobs.replay",
     "report": "jobs.report",
     "stats": "jobs.stats",
@@ -69,6 +71,7 @@ __all__ = [
     "pipeline",
     "read",
     "rebuild",
+    "register",
     "replay",
     "report",
     "session",

@@ -94,6 +94,26 @@ class Boundaries:
             start = file.start + at
         return start, found
 
+    def last_record(self, stop: int) -> tuple[int, int] | None:
+        """Return offset and size of the last whole record before the boundary `stop`. None if there is none.
+
+        Searches backwards, further each time: the end of a file can be empty, and damage can be of any length.
+        """
+        while stop > self.first:
+            file = self._file(stop - 1)
+            first, limit = max(0, self.first - file.start), stop - file.start
+            reach = APPROACH
+            while True:
+                begin = max(first, limit - reach)
+                found = _last_record_in(file, begin if begin == first else boundary_behind(file, begin, limit), limit)
+                if found is not None:
+                    return found
+                if begin == first:
+                    break
+                reach *= 8
+            stop = file.start + first
+        return None
+
     def first_since(self, timestamp_ms: int, *, rising: bool = False) -> int:
         """Return the offset of the first record stored at or after a time, or `end`.
 
@@ -149,3 +169,18 @@ class Boundaries:
         if file is None:
             raise FileGone(offset)
         return file
+
+
+def _last_record_in(file: MappedFile, position: int, limit: int) -> tuple[int, int] | None:
+    """Return offset and size of the last whole record in [position, limit) of a file, which begins with a boundary."""
+    last = -1
+    while position < limit:
+        walked = walk_records(file.pages, position, limit, file.start, True)
+        last = walked.last_offset if walked.record_count else last
+        if walked.why >= BLANK:
+            break
+        position = find_record(file.pages, walked.position + 1, limit, file.start)
+    if last < 0:
+        return None
+    at = last - file.start
+    return last, int.from_bytes(file.pages[at : at + 4], "big")

@@ -14,6 +14,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from mqlake.errors import MissingJava
+from mqlake.spark.registration import register, write_from_any_thread
 
 JAVA_NEEDED = 17
 WORKER_PYTHON = Path(__file__).with_name("worker-python")
@@ -37,12 +38,15 @@ WITH_JAVA_OPTIONS = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOp
 
 
 def session(master: str = "local[*]", **settings: object) -> SparkSession:
-    """Start Spark or return the running session. `settings` are Spark's, with _ for the dots in their names.
+    """Start Spark or return the running session, to which the format is then made known (`register`).
+
+    `settings` are Spark's, with _ for the dots in their names.
 
     session("local[2]", spark_driver_memory="1g")
     """
     require_java()
-    if os.environ.get("PYSPARK_PYTHON") in (None, str(WORKER_PYTHON)):
+    is_running = SparkSession.getActiveSession() is not None
+    if not is_running and os.environ.get("PYSPARK_PYTHON") in (None, str(WORKER_PYTHON)):
         os.environ["PYSPARK_PYTHON"] = worker_python(master)
     given = {name.replace("_", "."): str(value) for name, value in settings.items()}
     for name in WITH_JAVA_OPTIONS:
@@ -50,7 +54,8 @@ def session(master: str = "local[*]", **settings: object) -> SparkSession:
     builder = SparkSession.builder.master(master).appName("mqlake")
     for name, value in {**SETTINGS, **(LOCAL_SETTINGS if is_local(master) else {}), **given}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    write_from_any_thread()
+    return register(builder.getOrCreate()) if is_running else builder.getOrCreate()
 
 
 def is_local(master: str) -> bool:

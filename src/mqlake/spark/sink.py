@@ -5,7 +5,8 @@ and stages them in the store's folder. The commit runs in a process next to the 
 the staged records, which is a copy in the kernel. No row passes through the driver.
 
 A stream's batch is written exactly once (`ingest/batches.py`). It is identified by the query's id, which its checkpoint
-keeps, and by the batch number. A batch write is also written once if the option jobId names it.
+keeps, and by the batch number. A batch write is also written once if the option jobId names it: its rows are added up,
+so that other rows under the same name are an error.
 """
 
 from __future__ import annotations
@@ -85,7 +86,13 @@ def stage(target: Target, batches: Iterator[pa.RecordBatch], fence: Fence | None
     settle()
     context = TaskContext.get()
     number = context.partitionId() if context is not None else 0
-    packer = Packer(target.config.commit_log, f"partition {number}", refused=target.refused)
+    packer = Packer(
+        target.config.commit_log,
+        f"partition {number}",
+        refuses=target.refuses,
+        queue_count=target.queue_count,
+        adds_up=target.fence is not None,
+    )
     rows = _with_topic(batches, target.topic) if target.topic is not None else batches
     part = _staging(target, fence).write(number, rows, packer, durable=fence is not None)
     return Staged(part, fence)

@@ -23,13 +23,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from mqlake.codec.config_json import MAX_CONFIG_BYTES, read_config
 from mqlake.config import SETTINGS, StoreConfig
-from mqlake.errors import InvalidConfig, InvalidMessage
+from mqlake.errors import InvalidConfig, InvalidMessage, StoreError
 from mqlake.files.layout import Layout
-from mqlake.ingest.batches import SINK_TOPIC, Fence
+from mqlake.files.small_files import read_small_file
+from mqlake.ingest.batches import Fence
 from mqlake.ingest.staging import NAME
 from mqlake.logs.consume_queues import BatchQueues
 from mqlake.logs.topic_table import require_topic
+from mqlake.spark.topics import is_internal
 from mqlake.store.opening import find_store, resolve
 
 COLUMNS: dict[str, str] = {
@@ -52,6 +55,9 @@ OF_STORE = {
     if section in ("commit_log", "consume_queue", "index") and not name.startswith("maped")
 }
 LOCK_TIMEOUT_S = 60.0
+TOPICS = "topics.json"
+MAX_QUEUE_COUNT = 65_536
+"""As many queues as a topic can be set up with. Each used queue is a folder with a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +76,15 @@ class Target:
     lock_timeout_s: float
     """How long to wait for another writer of the store (lockTimeout)."""
     refused: frozenset[str]
-    """Topics that accept no messages."""
+    """Topics that accept no messages, besides those of the system."""
+    queue_counts: Mapping[str, int]
+    """How many queues a topic has, for topics that were set up."""
+
+    def refuses(self, topic: str) -> bool:
+        return topic in self.refused or is_internal(topic)
+
+    def queue_count(self, topic: str) -> int:
+        return self.queue_counts.get(topic, MAX_QUEUE_COUNT)
 
 
 def plan_write(given: Mapping[str, str], schema: StructType, *, overwrite: bool, stream: bool) -> Target:
@@ -89,6 +103,7 @@ def plan_write(given: Mapping[str, str], schema: StructType, *, overwrite: bool,
     config = StoreConfig.from_properties(settings)
     lock_timeout_s = _seconds(options["locktimeout"]) if "locktimeout" in options else LOCK_TIMEOUT_S
     layout = find_store(path.absolute(), read_only=False, create=True)
+    topics = topics_set_up(layout)
     return Target(
         path=layout.root,
         config=resolve(layout, config),
@@ -96,13 +111,23 @@ def plan_write(given: Mapping[str, str], schema: StructType, *, overwrite: bool,
         fence=Fence(options["jobid"], 0) if "jobid" in options else None,
         run=uuid.uuid4().hex,
         lock_timeout_s=lock_timeout_s,
-        refused=refused_topics(layout),
+        refused=frozenset(BatchQueues(layout.batch_queues, 0, 0).topics())  # they are read-only here
+        | {name for name, (_, may_write) in topics.items() if not may_write},
+        queue_counts={name: count for name, (count, _) in topics.items()} if "queue_id" in schema.names else {},
     )
 
 
-def refused_topics(layout: Layout) -> frozenset[str]:
-    """Return topics with batch queues, which are read-only here, and the sink's own topic."""
-    return frozenset(BatchQueues(layout.batch_queues, 0, 0).topics()) | {SINK_TOPIC}
+def topics_set_up(layout: Layout) -> dict[str, tuple[int, bool]]:
+    """Return the queue count of the topics in RocketMQ's `topics.json`, and whether they may be written."""
+    try:
+        content = read_small_file(layout.config / TOPICS, MAX_CONFIG_BYTES)
+        table = read_config(TOPICS, content).get("topicConfigTable", {})
+        return {
+            name: (max(topic.get("readQueueNums", 16), topic.get("writeQueueNums", 16)), bool(topic.get("perm", 6) & 2))
+            for name, topic in table.items()
+        }
+    except (OSError, ValueError, StoreError):
+        return {}  # there is none, or it is damaged: whoever needs more of it reports that
 
 
 def _options(given: Mapping[str, str], *, stream: bool) -> dict[str, str]:
@@ -116,6 +141,9 @@ def _options(given: Mapping[str, str], *, stream: bool) -> dict[str, str]:
         raise InvalidConfig("option jobId", options["jobid"], "a stream identifies its own batches: leave it out")
     if "jobid" in options and not NAME.fullmatch(options["jobid"]):
         raise InvalidConfig("option jobId", options["jobid"], "1 to 100 ASCII letters, digits and the characters . _ -")
+    if is_internal(options.get("topic", "")):
+        expected = "the system writes this topic itself, and reads do not show it: name one of your own"
+        raise InvalidConfig("option topic", options["topic"], expected)
     if "topic" in options:
         try:
             require_topic(options["topic"])

@@ -5,6 +5,9 @@ batch reads plans and reads exactly these bytes, so a repeated batch reads the s
 record boundaries before the visible end, and the next batch begins where the last one ended. After a crash of the
 driver or a worker nothing is missing and nothing comes twice.
 
+A position also holds what was before it in the log (`seam.py`), which is checked before the stream continues: a store
+that was replaced, or restored from a backup, is reported and not skipped over.
+
 A new store enters a stream with its position alone; the following batch is the first to read it. So the checkpoint
 records where the store began, whatever is deleted or written before its first batch finishes.
 """
@@ -23,7 +26,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRow
 
 from mqlake.errors import InvalidConfig
 from mqlake.spark.admission import admit
-from mqlake.spark.offsets import Positions, beginning, offset_of, positions_of, reported_positions
+from mqlake.spark.offsets import Positions, beginning, offset_of, positions_of, reported_positions, seams_of
 from mqlake.spark.options import MIB, SourceOptions, StreamOptions
 from mqlake.spark.plan import cut
 from mqlake.spark.split import Split
@@ -48,8 +51,10 @@ class MqlakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stream = stream
         self._schema = schema
         self._tails = Tails(options, stream)
+        self._ends_by_itself = False
+        """Whether the query's trigger is availableNow."""
         self._target: Positions | None = None
-        """Where a query with the trigger availableNow ends."""
+        """Where such a query ends: what its first look found."""
 
     # ---- positions
 
@@ -63,37 +68,46 @@ class MqlakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxBytes(self._stream.max_bytes_per_trigger or DEFAULT_MAX_BYTES)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = retry_if_deleted(self._ends)
+        self._ends_by_itself, self._target = True, None
 
     def reportLatestOffset(self) -> Offset:
-        return offset_of(retry_if_deleted(self._ends))
-
-    def _ends(self) -> Positions:
-        return {root: snapshot.end for root, snapshot in self._tails.look({}).items()}
+        return offset_of(retry_if_deleted(lambda: ends_of(self._tails.look({}))))
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return where a batch that begins at `start` ends. Returns `start` itself if there is nothing new."""
-        return retry_if_deleted(lambda: offset_of(self._latest(positions_of(start), limit)))
+        return retry_if_deleted(lambda: self._latest(start, limit))
 
-    def _latest(self, positions: Positions | None, limit: ReadLimit) -> Positions:
-        snapshots = self._tails.look(positions)
+    def _latest(self, start: Offset, limit: ReadLimit) -> Offset:
+        positions, seams = positions_of(start), seams_of(start)
+        snapshots, target = self._look(positions)
         if positions is None:
             self._require_known(snapshots)
-            return {root: self._tails.begin(snapshot) for root, snapshot in snapshots.items()}
-        target = (
-            self._target if self._target is not None else {root: snapshot.end for root, snapshot in snapshots.items()}
-        )
+            begun = {root: self._tails.begin(snapshot) for root, snapshot in snapshots.items()}
+            return offset_of(begun, self._tails.seams(snapshots, begun))
         starts, ends, entered = {}, {}, {}
         for root, snapshot in snapshots.items():
             if root in positions:
-                starts[root] = self._tails.settle(snapshot, positions[root])
+                starts[root] = self._tails.settle(snapshot, positions[root], seams.get(root))
                 ends[root] = max(starts[root], min(snapshot.end, target.get(root, 0)))
             elif root in target:
                 entered[root] = self._tails.enter(snapshot)
         for root in positions.keys() - snapshots.keys():
             self._tails.missing(root, positions[root])
         boundaries = {root: boundaries_of(snapshots[root]) for root in starts}
-        return {**positions, **admit(starts, ends, limit, boundaries), **entered}
+        reached = {**admit(starts, ends, limit, boundaries), **entered}
+        # A position that stays must keep its text, or Spark would take it for a new one.
+        moved = {root: at for root, at in reached.items() if not at == starts.get(root) == positions.get(root)}
+        kept = {root: seam for root, seam in seams.items() if root not in moved}
+        return offset_of({**positions, **moved}, {**kept, **self._tails.seams(snapshots, moved)})
+
+    def _look(self, positions: Positions | None) -> tuple[dict[str, Snapshot], Positions]:
+        """Return a snapshot of every store, and up to where the query reads them."""
+        if self._ends_by_itself and self._target is None:
+            snapshots = self._tails.look_at_all(positions)
+            self._target = ends_of(snapshots)
+        else:
+            snapshots = self._tails.look(positions)
+        return snapshots, ends_of(snapshots) if self._target is None else self._target
 
     def _require_known(self, snapshots: Mapping[str, Snapshot]) -> None:
         """Raise InvalidConfig if offsets were given for a store that the stream does not read."""
@@ -107,22 +121,29 @@ class MqlakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- batches
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        return retry_if_deleted(lambda: self._splits(positions_of(start) or {}, positions_of(end) or {}))
+        return retry_if_deleted(lambda: self._splits(start, end))
 
-    def _splits(self, starts: Positions, ends: Positions) -> list[Split]:
-        ranges = {root: (starts[root], ends[root]) for root in ends if starts.get(root, ends[root]) < ends[root]}
-        snapshots = self._tails.look(starts) if ranges else {}
+    def _splits(self, start: Offset, end: Offset) -> list[Split]:
+        starts, ends = positions_of(start) or {}, positions_of(end) or {}
+        first_seams, last_seams = seams_of(start), seams_of(end)
+        moved = [
+            root
+            for root in ends
+            if root in starts and (starts[root], first_seams.get(root)) != (ends[root], last_seams.get(root))
+        ]
+        snapshots = self._tails.look(starts) if moved else {}
         parts = []
-        for root, (start, end) in ranges.items():
+        for root in moved:
             if root not in snapshots:
-                self._tails.missing(root, start)
+                self._tails.missing(root, starts[root])
                 continue
-            start, end = (self._tails.settle(snapshots[root], place) for place in (start, end))
-            if start < end:
-                parts.append((snapshots[root], start, end))
+            first = self._tails.settle(snapshots[root], starts[root], first_seams.get(root))
+            stop = self._tails.settle(snapshots[root], ends[root], last_seams.get(root))
+            if first < stop:
+                parts.append((snapshots[root], first, stop))
         # A batch ends with its last task. One task per core: starting more costs more than an even share saves.
         options = replace(self._options, min_partitions=self._options.min_partitions or os.cpu_count())
-        if options.via == "auto" and sum(end - start for _, start, end in parts) <= options.smallest_split:
+        if options.via == "auto" and sum(stop - first for _, first, stop in parts) <= options.smallest_split:
             options = replace(options, via="scan")  # looking for a cheaper way would cost more than the scan
         return [split for store in cut(parts, options) for split in store.splits]
 
@@ -135,6 +156,10 @@ class MqlakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         self._tails.close()
+
+
+def ends_of(snapshots: Mapping[str, Snapshot]) -> Positions:
+    return {root: snapshot.end for root, snapshot in snapshots.items()}
 
 
 def lag(query: StreamingQuery) -> dict[str, int]:

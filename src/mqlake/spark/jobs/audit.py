@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from mqlake.codec.queue_entry import ENTRY_SIZE
 from mqlake.config import StoreConfig
@@ -60,7 +61,9 @@ def audit(
     table = pa.concat_tables(
         findings_table(report) for report in reports(spark, stores, config=config, part_size=part_size)
     )
-    return spark.createDataFrame(table.cast(FINDINGS))
+    return spark.createDataFrame(
+        table.cast(FINDINGS), from_arrow_schema(FINDINGS)
+    )  # Connect cannot infer it from no row
 
 
 def reports(

@@ -39,6 +39,7 @@ from mqlake.spark.jobs.tasks import run_tasks
 from mqlake.spark.offsets import positions_of, reported_positions
 from mqlake.spark.options import size_of
 from mqlake.spark.plan import expand
+from mqlake.spark.registration import require_classic
 from mqlake.store.opening import find_store
 
 CHECKPOINT = "checkpoint"
@@ -81,6 +82,9 @@ def pipeline(
 
     The pipeline stops between two batches. If a batch fails, the error is noted in the lake and raised.
     """
+    require_classic(
+        spark, "mqlake.spark.pipeline", "use a session of mqlake.spark.session: its batches run in this program"
+    )
     pause_ms = milliseconds(every)
     sizes = {"splitSize": size_of("split_size", split_size), "maxBytesPerTrigger": size_of("batch_bytes", batch_bytes)}
     paths = (stores,) if isinstance(stores, str) else tuple(stores)
