@@ -35,7 +35,7 @@ OUTSIDE = {
     "ingest": {"pyarrow", "numpy"},
     "inspect": {"pyarrow", "numpy"},
     "codec": {"lz4", "zstandard"},
-    "lake": {"pyarrow", "numpy"},
+    "lake": {"pyarrow", "numpy", "obstore"},
     "spark": {"pyspark", "pyarrow", "numpy"},
 }
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mqlake.lake.notes import Notes
     from mqlake.spark.jobs.pipeline import Batch
 
-lake_option = click.option("--lake", required=True, type=click.Path(file_okay=False), help="The folder of the lake.")
+lake_option = click.option("--lake", required=True, help="The lake: a folder, s3://…, gs://… or az://…")
 
 
 @click.group()

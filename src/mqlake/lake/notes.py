@@ -13,12 +13,11 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from mqlake.files.small_files import replace_file
 from mqlake.lake.entries import LakeFile, TableName
 from mqlake.lake.lake import Lake
 from mqlake.lake.snapshot import LakeSnapshot
 
-NAME = "pipeline.json"
+NAME = "_mqlake/pipeline.json"
 VERSION = 1
 TABLES: dict[str, TableName] = {"check": "findings", "archive": "messages", "index": "index", "stats": "stats"}
 """The stages in order, and the table that each of them writes."""
@@ -86,13 +85,13 @@ class Notes:
     def save(self, lake: Lake) -> None:
         self.at = now_ms()
         content = json.dumps({"v": VERSION, **asdict(self)}, indent=1).encode() + b"\n"
-        replace_file(lake.own / NAME, content, lake.scratch)
+        lake.storage.replace(NAME, content)
 
     @classmethod
     def load(cls, lake: Lake) -> Notes | None:
         """Return the saved notes. None if no pipeline ran, or if its notes cannot be read."""
         try:
-            fields: dict[str, Any] = json.loads((lake.own / NAME).read_bytes())
+            fields: dict[str, Any] = json.loads(lake.storage.read(NAME))
             if fields.pop("v") != VERSION:
                 return None
             stages = {name: StageNotes(**fields["stages"][name]) for name in TABLES}

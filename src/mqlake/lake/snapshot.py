@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from mqlake.lake.entries import Gap, LakeFile, LakeRange, Seam, TableName, gaps_of, range_of, to_json
+from mqlake.lake.entries import Gap, LakeFile, LakeRange, Seam, TableName, file_of, gaps_of, range_of, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class StoreState:
 
 @dataclass(frozen=True, slots=True)
 class LakeSnapshot:
-    """The lake after commit `version`. Version 0 is an empty lake."""
+    """The lake after commit `version`. Version 0 is an empty lake. Every table has the same version."""
 
     version: int = 0
     time_ms: int = 0
@@ -59,7 +59,7 @@ class LakeSnapshot:
             removed[path] = commit["time"]
         for path in commit.get("forget", ()):
             removed.pop(path, None)
-        files.update((fields["path"], LakeFile(**fields)) for fields in commit.get("add", ()))
+        files.update((fields["path"], file_of(fields)) for fields in commit.get("add", ()))
         return LakeSnapshot(commit["version"], commit["time"], stores, files, removed)
 
     def to_json(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class LakeSnapshot:
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> LakeSnapshot:
         stores = {state["name"]: _state(state) for state in fields["stores"]}
-        files = {file["path"]: LakeFile(**file) for file in fields["files"]}
+        files = {file["path"]: file_of(file) for file in fields["files"]}
         return cls(fields["version"], fields["time"], stores, files, fields["removed"])
 
 
@@ -90,14 +90,16 @@ def commit_json(
     add: Iterable[LakeFile],
     remove: Iterable[str],
     forget: Iterable[str],
+    writer: str = "",
 ) -> dict[str, Any]:
-    """Return a commit as its manifest file holds it."""
+    """Return a commit as its manifest file holds it. `writer` tells apart commits of the same content."""
     commit = {
         "version": version,
         "time": time_ms,
+        "writer": writer,
         "ranges": [to_json(part) for part in ranges],
         "add": [to_json(file) for file in add],
         "remove": list(remove),
         "forget": list(forget),
     }
-    return {name: value for name, value in commit.items() if value != []}
+    return {name: value for name, value in commit.items() if value not in ([], "")}

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mqlake.config import IndexConfig, StoreConfig
-from mqlake.errors import ChangedUnderRead, InvalidConfig, NotAStore, OffsetOutOfRange
+from mqlake.errors import ChangedUnderRead, NotAStore, OffsetOutOfRange
+from mqlake.files.place import local_path
 from mqlake.spark.boundaries import CLOCK_STEP_MS, Boundaries, FileGone
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.split import Split
@@ -101,16 +102,14 @@ def _cut(snapshot: Snapshot, options: SourceOptions, way: Way, size: int) -> lis
     start = max(start, options.start_offset or 0)
     stop = min(stop, options.end_offset if options.end_offset is not None else stop)
     archived = snapshot.split(start, stop, topics=options.topics, lake=options.lake)
-    return [*cut_archived(archived, options.split_size), *(replace(split, lake=options.lake) for split in splits)]
+    return [*cut_archived(archived), *(replace(split, lake=options.lake) for split in splits)]
 
 
 def expand(paths: tuple[str, ...]) -> list[Path]:
     """Return the folders that paths and patterns name, each once."""
     found: dict[Path, Path] = {}
     for text in paths:
-        path = text.removeprefix("file://") if text.startswith("file:///") else text.removeprefix("file:")
-        if "://" in path:
-            raise InvalidConfig("option path", text, "stores are read from a file system that every worker can see")
+        path = str(local_path(text))
         is_pattern = glob.has_magic(path) and not Path(path).exists()
         matches = sorted(glob.glob(path)) if is_pattern else [path]  # noqa: PTH207  # patterns may be absolute
         if not matches:

@@ -124,18 +124,18 @@ def kill_worker(group: int, rng: random.Random) -> int:
 
 def judge(outcome: Outcome, store: Path, lake: Path) -> None:
     from mqlake.lake import Lake
-    from mqlake.lake.messages import groups_between, rows_between
+    from mqlake.lake.messages import groups_within
     from mqlake.lake.verify import verify
 
     opened = Lake.open(lake)
     snapshot = opened.snapshot()
     found: Counter[int] = Counter()
     for file in snapshot.files("messages"):
-        for rows in rows_between(lake, file, file.start, file.end, ["physical_offset"]):
+        for rows in groups_within(opened.storage, file, [{}], ["physical_offset"]):
             found.update(rows.column("physical_offset").to_pylist())
     named: Counter[int] = Counter()
     for file in snapshot.files("index"):
-        for rows in groups_between(lake / file.path, "physical_offset", 0, 2**62, ["physical_offset"]):
+        for rows in groups_within(opened.storage, file, [{}], ["physical_offset"]):
             named.update(rows.column("physical_offset").to_pylist())
     with MessageStore.open(store, read_only=True) as log:
         wanted = [offset for batch in log.scan(columns=["physical_offset"]) for offset in batch[0].to_pylist()]

@@ -102,7 +102,7 @@ def plan_splits(lake: Lake, member: Member, split_size: str) -> list[Split]:
         [planned] = plan(parse_options(options))
     except OffsetOutOfRange as error:
         found = f"its log ends at {error.end_offset}, the lake ends at {member.start}: the log was truncated"
-        raise WrongLake(lake.root, str(member.path), found, "archive it into a new lake") from None
+        raise WrongLake(lake.place, str(member.path), found, "archive it into a new lake") from None
     splits = planned.splits
     if splits:  # a marker or damage between the lake's end and the next record is a gap to be listed
         splits[0] = replace(splits[0], start=member.start)
@@ -123,7 +123,7 @@ def steps(items: Sequence[Item], step_bytes: int) -> Iterator[list[Item]]:
 
 def archive_step(spark: SparkSession, lake: Lake, step: Sequence[Item], index: bool) -> list[Archived]:
     """Write the files, commit them, and move the gates. Return what was archived of each split."""
-    ranges, files = harvest(run_tasks(spark, step, partial(archive_task, str(lake.root), index), DONE))
+    ranges, files = harvest(run_tasks(spark, step, partial(archive_task, lake.place, index), DONE))
     lake.commit(ranges, files)
     move(lake)
     return [archived(part, [file for file in files if file.table == "messages"]) for part in ranges]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,18 +30,17 @@ from mqlake.files.names import list_files
 from mqlake.lake import DONE, Lake, harvest
 from mqlake.lake.gate import move
 from mqlake.lake.notes import Notes, now_ms, rows_of
-from mqlake.lake.stores import Member, admit, check_seam, first_offset
+from mqlake.lake.stores import Member, admit, check_seam
 from mqlake.lake.vacuum import vacuum
 from mqlake.spark.jobs.archive import prepare
 from mqlake.spark.jobs.ranges import MqlakeRanges, ranges_of
 from mqlake.spark.jobs.stages import STAGES, Work, part_of, run_stages, seconds_of
 from mqlake.spark.jobs.tasks import run_tasks
-from mqlake.spark.offsets import positions_of, reported_positions
+from mqlake.spark.offsets import reported_positions
 from mqlake.spark.options import size_of
 from mqlake.spark.plan import expand
 from mqlake.store.opening import find_store
 
-CHECKPOINT = "checkpoint"
 BATCH_BYTES = "1g"
 POLL_S = 0.2
 UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
@@ -121,16 +120,15 @@ class Pipeline:
         self.notes = Notes(started=now_ms())
 
     def start(self, options: Mapping[str, str], pause_ms: int | None) -> StreamingQuery:
-        """Resume from the checkpoint if it agrees with the lake, else begin where the lake ends."""
-        checkpoint = self._lake.own / CHECKPOINT
-        if not agrees(checkpoint, self._members.values()):
-            shutil.rmtree(checkpoint, ignore_errors=True)
+        """Begin where the lake ends. Spark's own notes of what was read are not kept: the manifest decides."""
         starts = {path: member.start for path, member in self._members.items()}
         self._note()
         self._spark.dataSource.register(MqlakeRanges)
         source = self._spark.readStream.format("mqlake_ranges").options(**options).option("via", "scan")
         source = source.option("includeInternal", "true").option("startingOffsets", json.dumps(starts))
-        writer = source.load().writeStream.foreachBatch(self.batch).option("checkpointLocation", str(checkpoint))
+        self._checkpoint = tempfile.TemporaryDirectory(prefix="mqlake-pipeline-")
+        writer = source.load().writeStream.foreachBatch(self.batch)
+        writer = writer.option("checkpointLocation", f"file://{self._checkpoint.name}")
         writer = writer.queryName("mqlake pipeline")
         if pause_ms is None:
             return writer.trigger(availableNow=True).start()
@@ -168,6 +166,7 @@ class Pipeline:
             if query.isActive:
                 self._ends = True
                 query.stop()
+            self._checkpoint.cleanup()
         return self.notes
 
     def _refusal(self) -> StoreError | None:
@@ -213,7 +212,7 @@ class Pipeline:
             if part.split.end <= ends[path]:
                 continue
             if part.split.start > ends[path]:
-                raise LakeGap(self._lake.root, path, ends[path], part.split.start)
+                raise LakeGap(self._lake.place, path, ends[path], part.split.start)
             found.append(part_of(Work(self._members[path], part), ends[path]))
             ends[path] = part.split.end
         return found
@@ -226,12 +225,12 @@ class Pipeline:
         state = self._lake.snapshot().stores.get(self._members[path].name)
         if state is None:
             return self._members[path].start
-        check_seam(self._lake.root, state, Path(path))
+        check_seam(self._lake.place, state, Path(path))
         return state.end
 
     def _take(self, works: Sequence[Work], batch_id: int) -> None:
         began = time.perf_counter()
-        results = run_tasks(self._spark, works, partial(run_stages, str(self._lake.root)), DONE)
+        results = run_tasks(self._spark, works, partial(run_stages, self._lake.place), DONE)
         ranges, files = harvest(results)
         self._lake.commit(ranges, files)
         move(self._lake)
@@ -242,26 +241,6 @@ class Pipeline:
         self._note({work.member.name: work.range.split.readable for work in works})
         findings = sum(file.rows for file in files if file.table == "findings")
         self._told(Batch(batch_id, size, rows, len(files), time.perf_counter() - began, findings), self.notes)
-
-
-def agrees(checkpoint: Path, members: Iterable[Member]) -> bool:
-    """Return whether a query that resumes from this checkpoint reads all that the lake lacks, of just these stores."""
-    try:
-        number = max(int(path.name) for path in (checkpoint / "offsets").iterdir() if path.name.isdigit())
-        done = (checkpoint / "commits" / str(number)).exists()
-        start = _positions(checkpoint, number if done else number - 1)
-    except (OSError, ValueError, InvalidConfig):
-        return False
-    known = {str(member.path): member for member in members}
-    return start.keys() == known.keys() and all(
-        first_offset(member.path) <= start[path] <= member.start for path, member in known.items()
-    )
-
-
-def _positions(checkpoint: Path, number: int) -> dict[str, int]:
-    """Return the position at the end of a batch, which Spark keeps in the last line of the batch's file."""
-    last = (checkpoint / "offsets" / str(number)).read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
-    return positions_of(json.loads(last)) or {}
 
 
 def failure(text: str) -> tuple[str | None, str]:

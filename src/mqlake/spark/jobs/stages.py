@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from mqlake.errors import StageFailed, StoreError
 from mqlake.lake import DONE, LakeFile, done
 from mqlake.lake.parquet import write_table
 from mqlake.lake.paths import table_path
+from mqlake.lake.storage import storage_at
 from mqlake.lake.stores import Member
 from mqlake.spark.jobs.archive_split import archive_split
 from mqlake.spark.jobs.check_split import check_split
@@ -62,7 +62,7 @@ def _check(lake: str, work: Work) -> pa.Table:
     found = check_split(split, queues=work.range.queues)
     found = found.set_column(0, found.schema.field(0), pa.repeat(member.name, found.num_rows))
     path = table_path("findings", member.identity, split.start, split.end)
-    written = write_table(Path(lake), path, found)
+    written = write_table(storage_at(lake), path, found)
     return done([LakeFile("findings", path, member.name, split.start, split.end, *written)])
 
 

@@ -11,7 +11,7 @@ import gc
 import pickle
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import TypeVar
 from zipimport import zipimporter
@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 Item = TypeVar("Item")
-Work = Callable[[Item], pa.Table]
+Work = Callable[[Item], pa.Table | Iterable[pa.RecordBatch]]
 OF_SPARK = re.compile(r"/(pyspark\.zip|py4j-[^/]*-src\.zip|spark-core_[^/]*\.jar)$")
 
 
@@ -29,7 +29,7 @@ def run_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item], sche
     """Return what `work` returned for the items, in their order.
 
     `work` is a function of a module that workers can import, or a `functools.partial` of one. It returns tables with
-    `schema`.
+    `schema`, or yields batches.
     """
     if not items:
         return schema.empty_table()
@@ -45,7 +45,8 @@ def lazily(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema:
         settle()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from work(pickle.loads(packed[number])).to_batches()
+                made = work(pickle.loads(packed[number]))
+                yield from made.to_batches() if isinstance(made, pa.Table) else made
 
     numbers = spark.range(0, len(packed), 1, max(1, len(packed)))
     return numbers.mapInArrow(in_worker, from_arrow_schema(schema))
