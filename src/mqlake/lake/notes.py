@@ -60,13 +60,21 @@ class Notes:
     latest: dict[str, int] = field(default_factory=dict)
     """Where each store's log ended when the pipeline last looked, by store name."""
     last_error: str | None = None
+    failed_stores: dict[str, str] = field(default_factory=dict)
+    """Stores that could not be read at the last look, by path, and why."""
     stages: dict[str, StageNotes] = field(default_factory=lambda: {name: StageNotes() for name in TABLES})
 
     def settle(self, snapshot: LakeSnapshot) -> None:
-        """Take positions from the manifest, and compute how far each stage lags the ends of the logs."""
+        """Take positions from the manifest, and compute how far each stage lags the ends of the logs.
+
+        A log reaches at least as far as the lake. So a stage that another job left out lags, even if nothing is new.
+        """
+        ends = dict(self.latest)
+        for store, state in snapshot.stores.items():
+            ends[store] = max(state.end, ends.get(store, 0))
         for name, stage in self.stages.items():
             stage.position = {store: reached(snapshot, TABLES[name], store) for store in snapshot.stores}
-            lags = [end - stage.position.get(store, end) for store, end in self.latest.items()]
+            lags = [end - stage.position.get(store, end) for store, end in ends.items()]
             stage.lag_bytes = sum(max(0, lag) for lag in lags)
 
     def took(self, name: str, rows: int, size: int, seconds: float) -> None:
