@@ -81,7 +81,7 @@ def normalized(table: pa.Table) -> pa.Table:
 def by_duckdb(paths: list[str]) -> str:
     """DuckDB reads the files that the Delta log lists: its own Delta extension would have to be downloaded."""
     with duckdb.connect() as connection:
-        return fingerprint(normalized(connection.execute(f"select * from read_parquet({paths!r})").to_arrow_table()))
+        return fingerprint(normalized(connection.sql(f"select * from read_parquet({paths!r})").to_arrow_table()))
 
 
 @pytest.fixture

@@ -143,7 +143,12 @@ def test_loading_reads_few_files_after_any_number_of_commits(tmp_path: Path, mon
     reads: list[str] = []
     opened = Lake.open(tmp_path)
     read = opened.storage.read
-    monkeypatch.setattr(opened.storage, "read", lambda name: (reads.append(name), read(name))[1])
+
+    def counted(name: str) -> bytes:
+        reads.append(name)
+        return read(name)
+
+    monkeypatch.setattr(opened.storage, "read", counted)
     seen = opened.snapshot()
     assert len(reads) == 1 + 3, "the newest snapshot and the commits after it"
     assert opened.snapshot() is seen and len(reads) == 4, "what is known is not read again"

@@ -108,6 +108,22 @@ def find(lake: str, topic: str, key: str) -> None:
 
 
 @lake.command()
+@click.argument("old")
+@click.argument("new")
+def convert(old: str, new: str) -> None:
+    """Convert a lake of an older version of mqlake, at OLD, into a new one at NEW.
+
+    OLD is only read. Every file of NEW is read back and compared. Afterwards use NEW; OLD can be deleted.
+    """
+    from mqlake.lake.convert import convert as run
+
+    with show.progress("converting", None, bytes_done=True) as step:
+        done = run(old, new, step.done)
+    told = f"{show.counted(done.rows, 'message')} of {show.counted(done.stores, 'store')}"
+    click.echo(f"{told}: {show.counted(done.files_before, 'file')} became {show.count(done.files_after)}")
+
+
+@lake.command()
 @click.argument("store", type=click.Path(path_type=Path, exists=True))
 @click.option("--lake", "of_lake", help="Only for this lake. Default: for all lakes.")
 def release(store: Path, of_lake: str | None) -> None:

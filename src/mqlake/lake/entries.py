@@ -90,12 +90,17 @@ class LakeRange:
     """None if the range has no record."""
 
 
+OLD_FIELDS = ("topic", "date")
+
+
 def to_json(entry: LakeFile | LakeRange) -> dict[str, Any]:
     return {name: value for name, value in asdict(entry).items() if value not in (None, ())}
 
 
 def file_of(fields: dict[str, Any]) -> LakeFile:
-    return LakeFile(**{**fields, "topics": tuple(fields["topics"])}) if "topics" in fields else LakeFile(**fields)
+    """Return a file. Fields that it had in an older format are left out."""
+    known = {name: value for name, value in fields.items() if name not in OLD_FIELDS}
+    return LakeFile(**{**known, "topics": tuple(known["topics"])}) if "topics" in known else LakeFile(**known)
 
 
 def range_of(fields: dict[str, Any]) -> LakeRange:

@@ -56,12 +56,12 @@ class Lake:
             if not create:
                 what = "it holds no lake" if top is not None else "there is no such folder"
                 raise NotALake(storage.place, what, "archive a store first, or check the path") from None
-            content = _create(storage, top)
+            content = _create(storage, top, secrets.token_hex(8))
         except ValueError:
             raise NotALake(storage.place, f"{DESCRIPTION} is damaged", "restore it from a backup") from None
         if content.get("format") == 1:
-            remedy = f"convert it into a new lake: mqlake lake convert {storage.place} NEW"
-            raise NotALake(storage.place, "it has the format of mqlake 0.x, with a folder for each topic", remedy)
+            remedy = f"convert it into a new one: mqlake lake convert {storage.place} NEW"
+            raise NotALake(storage.place, "it has an older format, with a folder for each topic", remedy)
         if content.get("format") != FORMAT:
             found = f"its format is {content.get('format')}, not {FORMAT}"
             raise NotALake(storage.place, found, "use a newer mqlake")
@@ -163,13 +163,24 @@ class Lake:
         self._delta.roll_forward(self.snapshot())
 
 
-def _create(storage: Storage, top: Sequence[str] | None) -> dict[str, Any]:
+def create_lake(path: str, identity: str) -> Lake:
+    """Make a lake with a given identity, or open the one that has it."""
+    storage = storage_at(path)
+    if DESCRIPTION.partition("/")[0] not in (storage.top() or ()):
+        _create(storage, storage.top(), identity)
+    lake = Lake.open(path, create=True)
+    if lake.identity != identity:
+        raise NotALake(storage.place, "it holds another lake", "name an empty or a new folder")
+    return lake
+
+
+def _create(storage: Storage, top: Sequence[str] | None, identity: str) -> dict[str, Any]:
     """Make a lake in an empty place, or finish making one. Return its description."""
     foreign = [name for name in top or () if name != OWN]
     if foreign:
         reason = f"it is not a lake and not empty (it holds {', '.join(foreign[:4])})"
         raise NotALake(storage.place, reason, "name an empty or a new folder")
-    content = {"format": FORMAT, "id": secrets.token_hex(8), "created": int(time.time() * 1000)}
+    content = {"format": FORMAT, "id": identity, "created": int(time.time() * 1000)}
     storage.create(DESCRIPTION, json.dumps(content).encode() + b"\n")  # if two processes get here, the first one wins
     made: dict[str, Any] = json.loads(storage.read(DESCRIPTION))
     return made

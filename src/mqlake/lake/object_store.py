@@ -11,6 +11,7 @@ import io
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -27,6 +28,8 @@ except ImportError:
 
 PART_BYTES = 8 << 20
 PARTS_AT_ONCE = 4
+RETRY_S = 120.0
+"""How long requests are repeated that fail or get no answer."""
 TAIL_BYTES = 1 << 16
 """Read at once from the end of a file, where Parquet has its footer."""
 
@@ -194,6 +197,7 @@ class ObjectOutput:
 def _store(place: str) -> Any:
     """Return the client for a place. It keeps its connections, so there is one for each process."""
     try:
-        return from_url(place, client_options={"allow_http": True})
+        retry: Any = {"retry_timeout": timedelta(seconds=RETRY_S), "max_retries": 20}
+        return from_url(place, client_options={"allow_http": True}, retry_config=retry)
     except exceptions.BaseError as error:
         raise StorageFailed(place, "open", str(error).splitlines()[0]) from error

@@ -63,8 +63,8 @@ def archive(
     progress: Progress | None = None,
 ) -> list[Archived]:
     """Archive everything that can be read of the stores. Creates the lake if there is none."""
-    opened = Lake.open(lake, create=True)
     paths = expand((stores,) if isinstance(stores, str) else tuple(stores))
+    opened = Lake.open(lake, create=True)
     with opened.lock():
         vacuum(opened)
         members = [

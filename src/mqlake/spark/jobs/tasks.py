@@ -8,6 +8,7 @@ works over Spark Connect.
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import re
 import sys
@@ -37,8 +38,22 @@ def run_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item], sche
     return table.cast(schema)
 
 
+OF_OBJECT_STORES = ("AWS_", "GOOGLE_", "AZURE_")
+"""How the environment variables begin that name object stores and credentials."""
+
+
+def pass_environment(spark: SparkSession) -> None:
+    """Let the session's workers have this process's variables for object stores, as if they were set before Spark
+    was started. Over Spark Connect, workers have only what their own machines say."""
+    environment = getattr(getattr(spark, "_sc", None), "environment", None)
+    if environment is not None:
+        found = {name: value for name, value in os.environ.items() if name.startswith(OF_OBJECT_STORES)}
+        environment.update(found)
+
+
 def lazily(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> DataFrame:
     """Return the same as a lazy DataFrame: an action runs the work."""
+    pass_environment(spark)
     packed = [pickle.dumps(item) for item in items]
 
     def in_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
