@@ -37,6 +37,7 @@ OUTSIDE = {
     "codec": {"lz4", "zstandard"},
     "lake": {"pyarrow", "numpy", "obstore"},
     "spark": {"pyspark", "pyarrow", "numpy"},
+    "torture": {"pyarrow", "deltalake"},
 }
 
 

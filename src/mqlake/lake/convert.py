@@ -143,8 +143,8 @@ def _as(field: pa.Field, column: pa.Array) -> pa.Array:
 def _other_tables(old: Storage, new: Storage, snapshot: LakeSnapshot, state: StoreState) -> Iterator[LakeFile]:
     """Copy index, statistics and findings, file by file. The index gets the column `store`."""
     for table in ("index", "stats", "findings"):
-        schema = SCHEMAS[table]  # type: ignore[index]
-        for file in snapshot.files(table, state.name):  # type: ignore[arg-type]
+        schema = SCHEMAS[table]
+        for file in snapshot.files(table, state.name):
             with open_parquet(old, file) as opened:
                 rows = opened.read()
             if "store" not in rows.column_names:

@@ -65,6 +65,20 @@ def cut_archived(split: Split) -> list[Split]:
     return [replace(split, start=start, end=end, archived=True) for start, end in itertools.pairwise(cuts)]
 
 
+def files_between(options: SourceOptions, split: Split) -> str:
+    """Describe which files a range that only the lake has is read from."""
+    assert split.lake is not None
+    snapshot = Lake.open(split.lake).snapshot()
+    state = state_of(snapshot, split.store)
+    files = snapshot.files("messages", state.name) if state is not None else []
+    inside = [file for file in files if file.start < split.end and file.end > split.start]
+    wanted = [file for file in inside if may_have(options, split.topics, file)]
+    return (
+        f"{split.lake}, version {snapshot.version}, [{split.start}, {max(split.start, split.end)}): "
+        f"{len(wanted)} of {len(files)} files, {sum(file.bytes for file in wanted):,} bytes"
+    )
+
+
 def read_archived(
     options: SourceOptions, schema: pa.Schema, split: Split, start: int, found: str
 ) -> Generator[pa.RecordBatch, None, int]:

@@ -2,7 +2,7 @@
 
 The death of a worker costs a task, which Spark runs again. The death of the driver costs the running batch, and the
 next command resumes from what the lake holds. In the end the archive must hold every record of the log exactly once,
-and the index every key exactly once.
+the index every key exactly once, and the Delta table, read without the manifest, the same.
 """
 
 from __future__ import annotations
@@ -144,3 +144,24 @@ def judge(outcome: Outcome, store: Path, lake: Path) -> None:
         twice = [offset for offset, count in counted.items() if count > 1 or offset not in set(wanted)]
         outcome.count("invented", twice, f"more than once in the {what}: record at")
     outcome.count("errors", verify(opened), "the lake is not intact")
+    outcome.count("lost", sorted(set(wanted) - set(by_delta(lake))), "not in the Delta table: record at")
+
+
+def by_delta(lake: Path) -> list[int]:
+    """Return the offsets in the table messages as another engine sees it: from its Delta log alone."""
+    try:
+        import deltalake
+    except ImportError:
+        from mqlake.lake.delta_read import live_files
+        from mqlake.lake.storage import storage_at
+
+        newest = max(int(path.stem) for path in (lake / "messages" / "_delta_log").glob("*.json"))
+        paths = [str(lake / path) for path in live_files(storage_at(lake), "messages", newest)]
+    else:
+        paths = deltalake.DeltaTable(str(lake / "messages")).file_uris()
+    import pyarrow.parquet as pq
+
+    files = [pq.ParquetFile(path.removeprefix("file://")) for path in paths]
+    found = [offset for file in files for offset in file.read(["physical_offset"]).column(0).to_pylist()]
+    assert len(found) == len(set(found)), "a record is in the Delta table once"
+    return found

@@ -8,6 +8,7 @@ is after the cut. If retention deleted a part of the log meanwhile, the source r
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -24,6 +25,7 @@ from mqlake.spark.options import SourceOptions, parse_options
 from mqlake.spark.plan import expand
 from mqlake.spark.schema import DAMAGE
 
+_LOG = logging.getLogger("mqlake.spark.plan")
 CUT = "startOffset", "endOffset", "failOnDataLoss"
 
 
@@ -85,7 +87,9 @@ def _archived(
 ) -> DataFrame:
     """Return the part that the pinned version has."""
     names = {boundary.state.name: boundary.store for boundary in boundaries if boundary.state is not None}
-    return LakeTable(lake, snapshot, names, options).frame(spark)
+    table = LakeTable(lake, snapshot, names, options)
+    _LOG.info("%s", table)
+    return table.frame(spark)
 
 
 def _log(
