@@ -184,7 +184,12 @@ def test_an_entry_is_the_same_whoever_writes_it_and_a_foreign_one_is_refused(tmp
     foreign = tmp_path / entry_name("messages", 2)
     foreign.write_text("{}\n")
     with pytest.raises(BadFile, match="other engines may read a lake, not change it"):
+        Lake.open(tmp_path).commit([part(100, 200)], [file_of(lake, 100, 200)])
+    assert lake.snapshot().version == 1, "it is noticed before the commit"
+    with pytest.raises(BadFile, match="other engines may read a lake, not change it"):
         lake.commit([part(100, 200)], [file_of(lake, 100, 200)])
+    with pytest.raises(BadFile, match="other engines may read a lake, not change it"):
+        Lake.open(tmp_path).commit([part(200, 300)], [])
 
 
 def test_checkpoints_replace_old_entries_for_every_reader(tmp_path: Path) -> None:

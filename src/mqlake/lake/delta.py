@@ -48,6 +48,7 @@ class DeltaLogs:
         for table in TABLES:
             if table not in self._done:
                 self._done[table] = self._newest(table)
+                self._check_newest(table, state)
             for version in range(self._done[table] + 1, state.version + 1):
                 self._write(table, version, self._commit(version) if version else {"time": self._created_ms})
 
@@ -72,15 +73,34 @@ class DeltaLogs:
         names = [file.name for file in self._storage.files(f"{table}/{LOG}/") if file.name.endswith(".json")]
         return max((version for name in names if (version := _version(name)) is not None), default=-1)
 
+    def _check_newest(self, table: TableName, state: LakeSnapshot) -> None:
+        """Raise an error if the newest entry is not one of ours, before anything is committed."""
+        version = self._done[table]
+        if version < 1:
+            return
+        try:
+            ours = self._content(table, version, self._commit(version))
+        except FileNotFoundError:
+            if version <= state.version:  # it was forgotten: nothing was committed for long
+                return
+            raise self._foreign(entry_name(table, version)) from None
+        if self._storage.read(entry_name(table, version)) != ours:
+            raise self._foreign(entry_name(table, version))
+
     def _write(self, table: TableName, version: int, commit: Mapping[str, Any]) -> None:
+        content, name = self._content(table, version, commit), entry_name(table, version)
+        if not self._storage.create(name, content) and self._storage.read(name) != content:
+            raise self._foreign(name)
+        self._done[table] = version
+
+    def _content(self, table: TableName, version: int, commit: Mapping[str, Any]) -> bytes:
         actions = [] if version else _creation(table, self._identity, self._created_ms)
         actions += actions_of(table, commit)
-        content = b"".join(json.dumps(action, separators=(",", ":")).encode() + b"\n" for action in actions)
-        name = entry_name(table, version)
-        if not self._storage.create(name, content) and self._storage.read(name) != content:
-            found = "an entry that another program wrote"
-            raise BadFile(f"{self._storage.place}/{name}", found, "ours: other engines may read a lake, not change it")
-        self._done[table] = version
+        return b"".join(json.dumps(action, separators=(",", ":")).encode() + b"\n" for action in actions)
+
+    def _foreign(self, name: str) -> BadFile:
+        found = "an entry that another program wrote"
+        return BadFile(f"{self._storage.place}/{name}", found, "ours: other engines may read a lake, not change it")
 
     def _checkpoint(self, table: TableName, state: LakeSnapshot) -> None:
         removed = [_remove(path, when, False) for path, when in state.removed.items() if _table_of(path) == table]

@@ -99,8 +99,9 @@ def to_json(entry: LakeFile | LakeRange) -> dict[str, Any]:
 
 def file_of(fields: dict[str, Any]) -> LakeFile:
     """Return a file. Fields that it had in an older format are left out."""
-    known = {name: value for name, value in fields.items() if name not in OLD_FIELDS}
-    return LakeFile(**{**known, "topics": tuple(known["topics"])}) if "topics" in known else LakeFile(**known)
+    if "topic" in fields or "date" in fields:
+        fields = {name: value for name, value in fields.items() if name not in OLD_FIELDS}
+    return LakeFile(**{**fields, "topics": tuple(fields["topics"])}) if "topics" in fields else LakeFile(**fields)
 
 
 def range_of(fields: dict[str, Any]) -> LakeRange:

@@ -76,12 +76,14 @@ class ObjectStorage:
         return sorted(name.rstrip("/") for name in names)
 
     def delete(self, names: Iterable[str]) -> None:
-        for name in names:
-            try:
-                with self._errors("delete", name):
-                    obstore.delete(self._store, name)
-            except FileNotFoundError:
-                continue
+        """Delete files, many with one request. Where a missing one is an error, the others are deleted one by one."""
+        listed = list(names)
+        try:
+            with self._errors("delete", ", ".join(listed[:1])):
+                obstore.delete(self._store, listed)
+        except FileNotFoundError:
+            for name in listed if len(listed) > 1 else ():
+                self.delete([name])
 
     def size(self, name: str) -> int:
         with self._errors("look at", name):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from mqlake.lake.entries import Gap, LakeFile, LakeRange, Seam, TableName, file_of, gaps_of, range_of, to_json
@@ -31,7 +32,7 @@ class StoreState:
         return replace(self, path=part.path, end=part.end, gaps=gaps, seam=seam)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LakeSnapshot:
     """The lake after commit `version`. Version 0 is an empty lake. Every table has the same version."""
 
@@ -44,8 +45,17 @@ class LakeSnapshot:
 
     def files(self, table: TableName, store: str | None = None) -> list[LakeFile]:
         """Return the files of a table, of one store or of all, in log order."""
-        found = [f for f in self.by_path.values() if f.table == table and (store is None or f.store == store)]
-        return sorted(found, key=lambda file: (file.store, file.start, file.path))
+        if store is not None:
+            return list(self._sorted.get((table, store), ()))
+        return [file for (of_table, _), files in self._sorted.items() if of_table == table for file in files]
+
+    @cached_property
+    def _sorted(self) -> dict[tuple[TableName, str], list[LakeFile]]:
+        """The files by table and store: a lake may have a hundred stores and many thousand files."""
+        found: dict[tuple[TableName, str], list[LakeFile]] = {}
+        for file in sorted(self.by_path.values(), key=lambda file: (file.store, file.start, file.path)):
+            found.setdefault((file.table, file.store), []).append(file)
+        return found
 
     def after(self, commit: Mapping[str, Any]) -> LakeSnapshot:
         """Return the version that a commit produces from this one."""

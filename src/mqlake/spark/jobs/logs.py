@@ -7,7 +7,7 @@ reported, tried again at every look, and keeps no other from being archived.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadMaxBytes
 from mqlake.errors import ChangedUnderRead, LakeGap, StoreError, WrongLake
 from mqlake.files.layout import Layout
 from mqlake.files.names import list_files
-from mqlake.lake import Lake
+from mqlake.lake import Lake, StoreState
 from mqlake.lake.stores import Member, admit, check_seam, refuse_strangers
 from mqlake.spark.admission import admit as share
 from mqlake.spark.boundaries import Boundaries, FileGone
@@ -67,10 +67,11 @@ class Logs:
         """Return the stores that can be read now, by path."""
         self.failed = {}
         found = {}
+        stores = self._lake.snapshot().stores
         for path in self._found():
             try:
                 if has_log(path):  # a new store has no log; it joins with its first message
-                    log = self._look_at(path)
+                    log = self._look_at(path, stores)
                     found[str(log.member.path)] = log
             except StoreError as error:
                 self.failed[str(path)] = error
@@ -88,13 +89,14 @@ class Logs:
                 self.failed[text] = error
         return list(found)
 
-    def _look_at(self, path: Path) -> Log:
+    def _look_at(self, path: Path, stores: Mapping[str, StoreState]) -> Log:
         path = find_store(path, read_only=True, create=False).root
         log = self._open.get(str(path))
         if log is None or log.folder != folder_of(path):
             log = Log(folder_of(path), self._admit(path), take_snapshot(path).follower)
             self._open[str(path)] = log
-        state = self._lake.snapshot().stores.get(log.member.name)
+            stores = self._lake.snapshot().stores  # bytes that are lost for good may have been committed as a gap
+        state = stores.get(log.member.name)
         log.start = state.end if state is not None else log.member.start
         if state is not None:
             check_seam(self._lake.place, state, path)
@@ -140,7 +142,7 @@ class Logs:
         if log is not None:
             log.follower.close()
         try:
-            self._look_at(Path(path))
+            self._look_at(Path(path), self._lake.snapshot().stores)
         except StoreError as error:
             return error
         return None

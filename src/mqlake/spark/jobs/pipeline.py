@@ -105,6 +105,7 @@ class Pipeline:
         self._spark, self._lake, self._logs, self._limit = spark, lake, logs, limit
         self._strict, self._told = strict, told
         self._failed: dict[str, str] = {}
+        self._said, self._said_at = "", 0.0
         self.notes = Notes(started=now_ms())
 
     def until(self, pause_s: float | None, stop: threading.Event) -> Notes:
@@ -154,9 +155,14 @@ class Pipeline:
                 self._look()
 
     def _note(self, latest: Mapping[str, int] | None = None) -> None:
-        self.notes.latest |= latest or {}
-        self.notes.settle(self._lake.snapshot())
-        self.notes.save(self._lake)
+        """Save the notes if they say something new, and at times to show that the run is alive."""
+        notes = self.notes
+        notes.latest |= latest or {}
+        notes.settle(self._lake.snapshot())
+        said = repr((notes.latest, notes.failed_stores, notes.batches, notes.state, notes.last_error))
+        if said != self._said or time.monotonic() - self._said_at >= LOOK_S:
+            notes.save(self._lake)
+            self._said, self._said_at = said, time.monotonic()
 
     # ---- batches
 
