@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +15,17 @@ import pytest
 pytest.importorskip("pyspark")
 
 from mqlake import MessageStore
+from mqlake.errors import StoreError
 from mqlake.lake import Lake
 from mqlake.lake.verify import verify
 from mqlake.spark import archive, compact, pipeline, replay, stats, union, views
+from mqlake.torture.pipeline import kill_worker, put, start
+from tests.helpers import eventually
+from tests.lake.jobs import rows_in
 from tests.lake.s3 import Server, running, versitygw
 from tests.lake.test_archived import SELECTIONS
-from tests.spark.tables import put_messages, rows_of, write_store
+from tests.lake.test_delta import by_deltalake, by_mqlake
+from tests.spark.tables import offsets_of, put_messages, rows_of, write_store
 from tests.spark.test_lake import expected_rows, rows
 
 if TYPE_CHECKING:
@@ -68,3 +77,46 @@ def test_the_pipeline_fills_a_lake_in_a_bucket(spark: SparkSession, tmp_path: Pa
     assert verify(Lake.open(lake)) == []
     counted = stats(spark, lake=lake).traffic("store", internal=True).to_pylist()
     assert [row["messages"] for row in counted] == [300]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_pipeline_into_a_bucket_is_exact_while_it_and_the_server_are_killed(
+    tmp_path: Path, s3_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Driver, workers and server die at random moments. In the end every engine has every record once."""
+    rng = random.Random(13)
+    with running("versitygw", tmp_path, s3_port) as server:
+        for name, value in server.options.items():
+            monkeypatch.setenv(name, value)
+        lake = f"s3://{server.new_bucket()}/lake"
+        for life in range(5):
+            put(tmp_path / "store", life)
+            command = start(tmp_path, lake, rng, *(["--every", "10ms"] if life < 4 else ["--once"]))
+            if life == 4:
+                assert command.wait(400) == 0, (tmp_path / "command.txt").read_text()[-2000:]
+                break
+            before = version_of(lake)
+            assert eventually(lambda before=before: version_of(lake) > before + 1, 200)  # type: ignore[misc]
+            for _ in range(2):
+                time.sleep(rng.uniform(0, 1))
+                server.kill()
+                kill_worker(command.pid, rng)
+                time.sleep(rng.uniform(0, 0.5))
+                server.start()
+            time.sleep(rng.uniform(0, 1))
+            os.killpg(command.pid, signal.SIGKILL)
+            command.wait()
+        opened = Lake.open(lake)
+        assert verify(opened) == []
+        offsets = sorted(row["physical_offset"] for row in rows_in(lake))
+        assert offsets == offsets_of(tmp_path / "store", includeInternal="true")
+        newest = opened.snapshot().version
+        assert by_deltalake(lake, newest, server.options) == by_mqlake(opened, newest)
+
+
+def version_of(lake: str) -> int:
+    try:
+        return Lake.open(lake).snapshot().version
+    except StoreError:
+        return 0

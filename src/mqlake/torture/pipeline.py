@@ -46,9 +46,10 @@ class Pipeline(Row):
         for life in range(DRIVER_KILLS + 1):
             put(folder / "store", life)
             if life < DRIVER_KILLS:
-                outcome.faults += kill_at(start(folder, rng, "--every", "10ms"), folder / "lake", rng)
+                command = start(folder, str(folder / "lake"), rng, "--every", "10ms")
+                outcome.faults += kill_at(command, folder / "lake", rng)
             else:
-                last = start(folder, rng, "--once")
+                last = start(folder, str(folder / "lake"), rng, "--once")
                 if last.wait(COMMAND_S) != 0:
                     said = (folder / "command.txt").read_text(errors="replace")[-2000:]
                     outcome.count("errors", [said], "the last command failed")
@@ -63,8 +64,8 @@ def put(store: Path, life: int) -> None:
             opened.put(Message(f"topic-{number % 7}", b"." * (number * 31 % 700), keys=f"key-{number}"))
 
 
-def start(folder: Path, rng: random.Random, *how: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "mqlake", "pipeline", "run", str(folder / "store"), "--lake", str(folder / "lake")]
+def start(folder: Path, lake: str, rng: random.Random, *how: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "mqlake", "pipeline", "run", str(folder / "store"), "--lake", lake]
     command += ["--batch-bytes", f"{rng.choice((20, 60))}k", "--split-size", "12k", "--master", "local[2,4]", *how]
     with (folder / "command.txt").open("ab") as said:
         return subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
