@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import json
@@ -20,9 +21,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from click.testing import CliRunner
 from pyspark.errors import PySparkException
 
 from mqlake import MessageStore
+from mqlake.cli.main import mqlake
 from mqlake.errors import (
     InvalidConfig,
     LakeConflict,
@@ -238,6 +241,18 @@ def test_a_store_that_fails_is_reported_and_keeps_no_other_from_being_archived(
     assert str(other) in status(lake)
     with pytest.raises(StoreError):
         take(new_run(lake, store, other, strict=True))
+
+
+def test_the_command_names_stores_that_it_left_out_and_exits_with_3(
+    store: Path, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqlake.cli.pipeline.spark_session", lambda master: contextlib.nullcontext())
+    command = ["pipeline", "run", str(store), str(tmp_path / "gone"), "--lake", str(lake), "--once"]
+    result = CliRunner().invoke(mqlake, command)
+    assert result.exit_code == 3
+    assert f"left out: {tmp_path / 'gone'}: NotAStore" in result.stderr
+    assert_has_all(lake, store)
+    assert "NotAStore" in CliRunner().invoke(mqlake, [*command, "--strict"]).stderr
 
 
 def break_store(store: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -200,6 +200,6 @@ def _store(place: str) -> Any:
     """Return the client for a place. It keeps its connections, so there is one for each process."""
     try:
         retry: Any = {"retry_timeout": timedelta(seconds=RETRY_S), "max_retries": 20}
-        return from_url(place, client_options={"allow_http": True}, retry_config=retry)
+        return from_url(place, retry_config=retry)
     except exceptions.BaseError as error:
         raise StorageFailed(place, "open", str(error).splitlines()[0]) from error

@@ -22,7 +22,7 @@ from mqlake.lake.stores import Member, admit, first_offset
 from mqlake.lake.vacuum import vacuum
 from mqlake.spark.jobs.archive_split import archive_split
 from mqlake.spark.jobs.index_split import index_split
-from mqlake.spark.jobs.tasks import run_tasks
+from mqlake.spark.jobs.tasks import let_workers_reach, run_tasks
 from mqlake.spark.options import parse_options
 from mqlake.spark.plan import expand, plan
 from mqlake.spark.split import Split
@@ -65,6 +65,7 @@ def archive(
     """Archive everything that can be read of the stores. Creates the lake if there is none."""
     paths = expand((stores,) if isinstance(stores, str) else tuple(stores))
     opened = Lake.open(lake, create=True)
+    let_workers_reach(spark, opened.place)
     with opened.lock():
         vacuum(opened)
         members = [

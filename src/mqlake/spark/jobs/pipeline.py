@@ -28,7 +28,7 @@ from mqlake.lake.notes import Notes, now_ms, rows_of
 from mqlake.lake.vacuum import vacuum
 from mqlake.spark.jobs.logs import Log, Logs, require_one
 from mqlake.spark.jobs.stages import STAGES, Failure, failures_of, run_stages, seconds_of
-from mqlake.spark.jobs.tasks import run_tasks
+from mqlake.spark.jobs.tasks import let_workers_reach, run_tasks
 from mqlake.spark.options import size_of
 
 BATCH_BYTES = "1g"
@@ -81,6 +81,7 @@ def pipeline(
     place_of(lake)
     require_one(paths)
     opened = Lake.open(lake, create=True)
+    let_workers_reach(spark, opened.place)
     with opened.lock():
         vacuum(opened)
         logs = Logs(opened, paths, split_bytes=split_bytes, add_store=add_store, accept_gap=accept_gap)

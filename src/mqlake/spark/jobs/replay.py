@@ -41,7 +41,7 @@ from mqlake.lake.storage import storage_at
 from mqlake.message import WAITING_TOPICS
 from mqlake.spark.archived import may_have
 from mqlake.spark.jobs.replay_place import making
-from mqlake.spark.jobs.tasks import run_tasks
+from mqlake.spark.jobs.tasks import let_workers_reach, run_tasks
 from mqlake.spark.options import SourceOptions, parse_options
 from mqlake.spark.selection import Selection
 from mqlake.store.opening import begin_behind_first_file, find_store, resolve
@@ -128,6 +128,7 @@ def replay(
     """
     options = _options(lake, selection, include_internal=include_internal)
     opened = Lake.open(lake)
+    let_workers_reach(spark, opened.place)
     snapshot = opened.snapshot()
     state = _state(opened, snapshot, store)
     ranges = _ranges(snapshot, state, options)

@@ -21,6 +21,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from mqlake.files.place import place_of
+
 Item = TypeVar("Item")
 Work = Callable[[Item], pa.Table | Iterable[pa.RecordBatch]]
 OF_SPARK = re.compile(r"/(pyspark\.zip|py4j-[^/]*-src\.zip|spark-core_[^/]*\.jar)$")
@@ -42,18 +44,17 @@ OF_OBJECT_STORES = ("AWS_", "GOOGLE_", "AZURE_")
 """How the environment variables begin that name object stores and credentials."""
 
 
-def pass_environment(spark: SparkSession) -> None:
-    """Let the session's workers have this process's variables for object stores, as if they were set before Spark
-    was started. Over Spark Connect, workers have only what their own machines say."""
+def let_workers_reach(spark: SparkSession, lake: str) -> None:
+    """If a lake is in an object store, give the session's workers this process's variables for it, as if they were set
+    before Spark was started. Over Spark Connect, workers have only what their own machines say."""
     environment = getattr(getattr(spark, "_sc", None), "environment", None)
-    if environment is not None:
+    if environment is not None and not place_of(lake).is_local:
         found = {name: value for name, value in os.environ.items() if name.startswith(OF_OBJECT_STORES)}
         environment.update(found)
 
 
 def lazily(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> DataFrame:
     """Return the same as a lazy DataFrame: an action runs the work."""
-    pass_environment(spark)
     packed = [pickle.dumps(item) for item in items]
 
     def in_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
