@@ -35,8 +35,9 @@ OUTSIDE = {
     "ingest": {"pyarrow", "numpy"},
     "inspect": {"pyarrow", "numpy"},
     "codec": {"lz4", "zstandard"},
-    "lake": {"pyarrow", "numpy"},
+    "lake": {"pyarrow", "numpy", "obstore"},
     "spark": {"pyspark", "pyarrow", "numpy"},
+    "torture": {"pyarrow", "deltalake"},
 }
 
 

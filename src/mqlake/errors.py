@@ -40,6 +40,8 @@
     ├── LakeGap               the log lost bytes before they were archived
     ├── StageFailed           a stage of the pipeline failed on a byte range
     ├── LakeConflict          a commit does not start where the lake ends
+    ├── VersionGone           the lake no longer has, or does not yet have, a version
+    ├── StorageFailed         an object store refused or did not answer
     ├── QueryFailed           Spark could not answer a query, or a task of a job failed
     ├── SparkNotStarted       Spark did not start, or its cluster could not be reached
     ├── NotOnConnect          the call needs a session in this process, and this one is of Spark Connect
@@ -235,7 +237,7 @@ class FlushTimeout(StoreError):
 class BadFile(StoreError):
     """A file of the store has a size or a name that does not fit its neighbours."""
 
-    def __init__(self, file: Path, found: str, expected: str) -> None:
+    def __init__(self, file: Path | str, found: str, expected: str) -> None:
         super().__init__(file, found, expected)
         self.file, self.found, self.expected = file, found, expected
 
@@ -535,7 +537,7 @@ class PositionLost(StoreError):
 class NotALake(StoreError):
     """The folder holds something else, does not exist, or has a newer format."""
 
-    def __init__(self, path: Path, reason: str, remedy: str) -> None:
+    def __init__(self, path: Path | str, reason: str, remedy: str) -> None:
         super().__init__(path, reason, remedy)
         self.path, self.reason, self.remedy = path, reason, remedy
 
@@ -546,7 +548,7 @@ class NotALake(StoreError):
 class LakeInUse(StoreError):
     """Only one job at a time may change a lake. Readers need no lock."""
 
-    def __init__(self, path: Path, holder: str) -> None:
+    def __init__(self, path: Path | str, holder: str) -> None:
         super().__init__(path, holder)
         self.path, self.holder = path, holder
 
@@ -557,7 +559,7 @@ class LakeInUse(StoreError):
 class WrongLake(StoreError):
     """What the lake holds under this store's name comes from another store. Nothing was written."""
 
-    def __init__(self, lake: Path, store: str, found: str, remedy: str) -> None:
+    def __init__(self, lake: Path | str, store: str, found: str, remedy: str) -> None:
         super().__init__(lake, store, found, remedy)
         self.lake, self.store, self.found, self.remedy = lake, store, found, remedy
 
@@ -568,7 +570,7 @@ class WrongLake(StoreError):
 class LakeGap(StoreError):
     """The log starts after the lake's end: retention, or another tool, deleted bytes before they were archived."""
 
-    def __init__(self, lake: Path, store: str, end: int, first_offset: int) -> None:
+    def __init__(self, lake: Path | str, store: str, end: int, first_offset: int) -> None:
         super().__init__(lake, store, end, first_offset)
         self.lake, self.store, self.end, self.first_offset = lake, store, end, first_offset
 
@@ -594,7 +596,7 @@ class StageFailed(StoreError):
 class LakeConflict(StoreError):
     """A commit contradicts what the lake holds by now. Nothing was committed."""
 
-    def __init__(self, lake: Path, found: str, expected: str) -> None:
+    def __init__(self, lake: Path | str, found: str, expected: str) -> None:
         super().__init__(lake, found, expected)
         self.lake, self.found, self.expected = lake, found, expected
 
@@ -603,6 +605,28 @@ class LakeConflict(StoreError):
             f"{self.lake}: found {self.found}; expected {self.expected}; "
             "run the job again: it continues at the lake's end"
         )
+
+
+class VersionGone(StoreError):
+    """The version of a lake was forgotten, or does not exist yet."""
+
+    def __init__(self, lake: Path | str, version: int, first: int, newest: int) -> None:
+        super().__init__(lake, version, first, newest)
+        self.lake, self.version, self.first, self.newest = lake, version, first, newest
+
+    def __str__(self) -> str:
+        return f"{self.lake}: there is no version {self.version}; there are {self.first} to {self.newest}"
+
+
+class StorageFailed(StoreError):
+    """An object store refused a request, or did not answer after several tries."""
+
+    def __init__(self, place: str, what: str, found: str) -> None:
+        super().__init__(place, what, found)
+        self.place, self.what, self.found = place, what, found
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.what}: {self.found}; check the address, the bucket and the credentials"
 
 
 class MissingJava(StoreError):

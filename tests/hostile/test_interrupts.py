@@ -139,10 +139,6 @@ assert not (path / "abort").exists()
 
 ROLLS = """
 import signal, sys
-import os
-import subprocess
-import sys
-from pathlib import Path
 from mqlake import CommitLogConfig, IndexConfig, Message, MessageStore, check
 
 class Boom(Exception):
@@ -156,13 +152,13 @@ store = MessageStore.open(sys.argv[1], commit_log=small, index=IndexConfig(enabl
 signal.signal(signal.SIGALRM, boom)
 put = interrupted = 0
 while interrupted < 150:
-    signal.setitimer(signal.ITIMER_REAL, 0.0003 + 0.00001 * (put % 60))
     try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0003 + 0.00001 * (put % 60))
         store.put(Message("t", bytes(700), queue_id=0))
         put += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
     except Boom:
         interrupted += 1
-signal.setitimer(signal.ITIMER_REAL, 0)
 for _ in range(20):
     store.put(Message("t", bytes(700), queue_id=0))
 found = store.queues("t")[0].message_count if store.wait_dispatched() else -1

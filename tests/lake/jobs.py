@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from mqlake.lake import Lake
+from mqlake.lake.parquet import read_table
+from mqlake.lake.tables import SCHEMAS
 from mqlake.lake.verify import verify
 
 NO_SPARK: Any = None
@@ -35,10 +36,10 @@ def run_jobs_here(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(importlib.import_module(name), "run_tasks", run_here)
 
 
-def rows_in(lake: Path, table: Any = "messages") -> list[dict[str, Any]]:
+def rows_in(lake: Path | str, table: Any = "messages") -> list[dict[str, Any]]:
     """Return all rows of a table in log order."""
     opened = Lake.open(lake)
-    tables = [pq.read_table(lake / file.path) for file in opened.snapshot().files(table)]
+    tables = [read_table(opened.storage, file, SCHEMAS[file.table]) for file in opened.snapshot().files(table)]
     rows = [row for part in tables for row in part.to_pylist(maps_as_pydicts="strict")]
     return sorted(rows, key=lambda row: (row.get("store", ""), row["physical_offset"]))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import os
+import re
 import resource
 import shutil
 from pathlib import Path
@@ -21,11 +21,14 @@ from mqlake.errors import ChangedUnderRead, LakeGap, LakeInUse, NotAStore, Wrong
 from mqlake.files.names import file_name
 from mqlake.ingest.pack import Packer
 from mqlake.lake import MARKER, Lake, identity_of
+from mqlake.lake import messages_file as writing
 from mqlake.lake.find import find
 from mqlake.lake.gate import release
-from mqlake.lake.messages import MESSAGES
+from mqlake.lake.messages import rows_between
 from mqlake.lake.parquet import DICTIONARIES
+from mqlake.lake.storage import storage_at
 from mqlake.lake.stores import Member
+from mqlake.lake.tables import MESSAGES
 from mqlake.lake.vacuum import vacuum
 from mqlake.lake.verify import verify
 from mqlake.spark.jobs import archive_split as splitting
@@ -77,12 +80,14 @@ def test_the_archive_has_every_row_of_the_table_with_its_names_and_types(store: 
     assert MESSAGES.equals(arrow_schema(DEFAULT_COLUMNS))
     for file in Lake.open(lake).snapshot().files("messages"):
         assert pq.read_schema(lake / file.path).equals(MESSAGES)
-        assert file.path.startswith(f"messages/topic={file.topic}/date={file.date}/")
         rows = pq.read_table(lake / file.path).to_pylist()
-        assert {row["topic"] for row in rows} == {file.topic}
+        places = [(row["topic"], row["physical_offset"]) for row in rows]
+        assert places == sorted(places), "by topic, then in log order"
+        topics, offsets = sorted({topic for topic, _ in places}), [offset for _, offset in places]
+        assert (file.topics, file.min_topic, file.max_topic) == (tuple(topics), topics[0], topics[-1])
         times = [int(row["store_timestamp"].timestamp() * 1000) for row in rows]
         assert (file.rows, file.min_time, file.max_time) == (len(rows), min(times), max(times))
-        assert {str(row["store_timestamp"].date()) for row in rows} == {file.date}
+        assert (file.first, file.last) == (min(offsets), max(offsets))
     assert_holds(lake)
 
 
@@ -102,37 +107,55 @@ def test_a_second_run_continues_where_the_first_ended_and_one_without_new_messag
     assert_holds(lake)
 
 
-def test_days_have_separate_files_and_topics_are_escaped_in_folder_names(tmp_path: Path, lake: Path) -> None:
+def test_a_split_becomes_one_file_a_table_whatever_its_topics_and_days(tmp_path: Path, lake: Path) -> None:
     path = tmp_path / "store"
     with open_small(path) as opened:
         packer = Packer(opened.config.commit_log, "here")
-        for number in range(10):
-            row = pa.record_batch({"topic": ["%RETRY%group|x"], "body": [b"body %d" % number]})
+        for number in range(60):
+            topic = f"%RETRY%group|{number % 30}"
+            row = pa.record_batch({"topic": [topic], "body": [b"body %d" % number], "keys": [f"key-{number}"]})
             opened.put_packed(packer.pack(row), timestamp=86_400_000 * (30_000 + number))
-    run(path, lake)
-    files = Lake.open(lake).snapshot().files("messages")
-    assert len({file.date for file in files}) == 10 and "2052-02-20" in {file.date for file in files}
-    assert all(file.path.startswith("messages/topic=%25RETRY%25group%7Cx/") for file in files)
+    run(path, lake, split_size="10m")
+    names = [file.path for file in Lake.open(lake).snapshot().by_path.values()]
+    splits = len(Lake.open(lake).snapshot().files("messages"))
+    assert splits <= (os.cpu_count() or 1) and len(names) == 2 * splits
+    assert all(re.fullmatch(r"(messages|index)/[0-9a-f]{12}-\d{20}-\d{20}\.parquet", name) for name in names)
+    assert rows_in(lake) == rows_of(path, includeInternal="true")
+    assert [row["body"] for row in find(Lake.open(lake), "%RETRY%group|7", "key-7").to_pylist()] == [b"body 7"]
     assert_holds(lake)
 
 
-def test_many_small_topics_share_a_file_and_none_is_lost(tmp_path: Path, lake: Path) -> None:
+def test_large_topics_have_their_own_row_groups_and_small_ones_share_some(
+    tmp_path: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(splitting, "GROUP_BYTES", 20_000)
+    monkeypatch.setattr(writing, "GROUP_BYTES", 20_000)
     path = tmp_path / "store"
     with open_small(path) as opened:
         for number in range(1200):
-            opened.put(message(number, topic="large" if number % 2 else f"small-{number}"))
-    run(path, lake)
-    files = Lake.open(lake).snapshot().files("messages")
-    assert {file.topic for file in files} == {"large", None}
+            opened.put(message(number, topic=f"large-{number % 3}" if number % 2 else f"small-{number:04d}"))
+    run(path, lake, split_size="10m", index=False)
+    [file, *_] = Lake.open(lake).snapshot().files("messages")
+    assert file.topics is None and file.may_have("large-1") and not file.may_have("tiny")
+    groups = topics_of_groups(lake / file.path)
+    assert sum("large-1" in topics for topics in groups) == sum(topics == {"large-1"} for topics in groups) >= 1
+    assert any(len(topics) > 5 for topics in groups) and len(groups) < 30
     assert rows_in(lake) == rows_of(path, includeInternal="true")
     assert_holds(lake)
-    assert [row["body"] for row in find(Lake.open(lake), "small-10", "key-10").to_pylist()] == [b"body 10"]
+    read = list(rows_between(Lake.open(lake).storage, file, 0, 10**9, ["topic"], ["large-1"]))
+    assert {row["topic"] for table in read for row in table.to_pylist()} == {"large-1"}, "other groups were read"
+
+
+def topics_of_groups(path: Path) -> list[set[str]]:
+    with pq.ParquetFile(path) as file:
+        read = [file.read_row_group(number, ["topic"]) for number in range(file.num_row_groups)]
+    return [set(table.column("topic").to_pylist()) for table in read]
 
 
 def test_row_groups_are_written_before_the_split_ends_to_bound_memory(
     store: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(splitting, "ROW_GROUP_BYTES", 10_000)
+    monkeypatch.setattr(writing, "MAX_GROUP_BYTES", 10_000)
     monkeypatch.setattr("mqlake.spark.read_split.BATCH_BYTES", 10_000)
     run(store, lake, split_size="10m")
     groups = [pq.read_metadata(lake / f.path).num_row_groups for f in Lake.open(lake).snapshot().files("messages")]
@@ -141,26 +164,37 @@ def test_row_groups_are_written_before_the_split_ends_to_bound_memory(
     assert_holds(lake)
 
 
-def test_each_column_has_one_encoding_and_incompressible_bodies_stay_uncompressed(tmp_path: Path, lake: Path) -> None:
+def test_files_declare_their_order_and_have_a_page_index_and_bloom_filters(store: Path, lake: Path) -> None:
+    run(store, lake)
+    [file, *_] = Lake.open(lake).snapshot().files("messages")
+    group = pq.read_metadata(lake / file.path).row_group(0)
+    columns = {group.column(number).path_in_schema: group.column(number) for number in range(group.num_columns)}
+    order = [group.column(column.column_index).path_in_schema for column in group.sorting_columns]
+    assert order == ["topic", "physical_offset"]
+    assert columns["topic"].has_column_index and columns["physical_offset"].has_offset_index
+    assert columns["topic"].bloom_filter_length and columns["keys.list.element"].bloom_filter_length
+
+
+@pytest.mark.parametrize("body", ["random", "plain"])
+def test_each_column_has_one_encoding_and_incompressible_bodies_stay_uncompressed(
+    tmp_path: Path, lake: Path, body: str
+) -> None:
     with open_small(tmp_path / "store") as opened:
         for number in range(40):
-            opened.put(message(number, topic="random", body=os.urandom(500)))
-            opened.put(message(number, topic="plain", body=b"a body like the one before it " * 15))
-    run(tmp_path / "store", lake, split_size="20k")
+            content = os.urandom(500) if body == "random" else b"a body like the one before it " * 15
+            opened.put(message(number, topic=f"t{number % 2}", body=content))
+    run(tmp_path / "store", lake, split_size="10k")
 
     def check() -> None:
-        columns = {
-            (file.topic, column.path_in_schema): column
-            for file in Lake.open(lake).snapshot().files("messages")
-            for group in [pq.read_metadata(lake / file.path).row_group(0)]
-            for column in map(group.column, range(group.num_columns))
-        }
-        compressed = {place for place, column in columns.items() if column.compression == "ZSTD"}
-        texts = ("keys.list.element", "properties.key_value.key", "properties.key_value.value")
-        assert compressed == {("plain", "body"), *itertools.product(("plain", "random"), texts)}
-        for (_, name), column in columns.items():
-            way = "DELTA_BINARY_PACKED" if name in NUMBERS else "RLE_DICTIONARY" if name in DICTIONARIES else "PLAIN"
-            assert way in column.encodings, name
+        for file in Lake.open(lake).snapshot().files("messages"):
+            group = pq.read_metadata(lake / file.path).row_group(0)
+            columns = {group.column(number).path_in_schema: group.column(number) for number in range(group.num_columns)}
+            compressed = {name for name, column in columns.items() if column.compression == "ZSTD"}
+            texts = {"keys.list.element", "properties.key_value.key", "properties.key_value.value"}
+            assert compressed == texts | ({"body"} if body == "plain" else set())
+            for name, column in columns.items():
+                way = "DELTA_BINARY_PACKED" if name in NUMBERS else "PLAIN"
+                assert ("RLE_DICTIONARY" if name in DICTIONARIES else way) in column.encodings, name
         assert rows_in(lake) == rows_of(tmp_path / "store", includeInternal="true")
 
     check()
@@ -322,6 +356,7 @@ def test_a_task_whose_log_file_is_deleted_fails_and_leaves_no_file(store: Path, 
 
 def test_a_failed_task_leaves_nothing_and_the_next_run_is_exact(store: Path, lake: Path) -> None:
     """Stands for a full disk: no file may grow beyond a limit."""
+    Lake.open(lake, create=True)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2048, limits[1]))
     try:
@@ -336,14 +371,13 @@ def test_a_failed_task_leaves_nothing_and_the_next_run_is_exact(store: Path, lak
 
 def test_files_that_no_commit_names_are_deleted_after_the_grace_time(store: Path, lake: Path) -> None:
     run(store, lake)
-    orphan = lake / "messages" / "topic=x" / "orphan.parquet.1.2.new"
-    orphan.parent.mkdir()
+    orphan = lake / "messages" / "_orphan.parquet.1.2.new"
     orphan.touch()
     opened = Lake.open(lake)
     with opened.lock():
         assert vacuum(opened) == []
         os.utime(orphan, (0, 0))
-        assert vacuum(opened) == ["messages/topic=x/orphan.parquet.1.2.new"]
+        assert vacuum(opened) == ["messages/_orphan.parquet.1.2.new"]
     assert_holds(lake)
 
 
@@ -353,8 +387,11 @@ def test_compaction_keeps_all_rows_and_readers_of_the_old_files(store: Path, lak
     rows = rows_in(lake)
     done = compact(NO_SPARK, str(lake))
     after = Lake.open(lake).snapshot()
-    assert (done.files_after, len(after.files("messages")), len(after.files("index"))) == (6, 5, 1)
+    assert (done.files_after, len(after.files("messages")), len(after.files("index"))) == (2, 1, 1)
     assert done.files_before == len(before.by_path)
+    [file] = after.files("messages")
+    places = [(row["topic"], row["physical_offset"]) for row in pq.read_table(lake / file.path).to_pylist()]
+    assert places == sorted(places) and file.topics == tuple(sorted({topic for topic, _ in places}))
     assert rows_in(lake) == rows
     assert_holds(lake)
     assert all((lake / path).exists() for path in before.by_path), "readers of the old version can continue"
@@ -392,7 +429,7 @@ def test_verify_finds_a_row_that_is_duplicated_or_missing(store: Path, lake: Pat
     from mqlake.lake.parquet import write_table
 
     path = file.path.replace(".parquet", "-other.parquet")
-    written = write_table(lake, path, changed)
+    written = write_table(storage_at(lake), path, changed)
     other = LakeFile("messages", path, file.store, file.start, file.end, *written)
     opened.commit([], [other], [file.path])
     (finding,) = verify(opened)

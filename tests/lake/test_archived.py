@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -23,9 +24,11 @@ from mqlake.lake import Lake
 from mqlake.lake.gate import release
 from mqlake.spark.jobs.archive import archive
 from mqlake.spark.jobs.compact import compact
+from mqlake.spark.jobs.lake_table import LakeTable
 from mqlake.spark.jobs.union import boundaries_of
 from mqlake.spark.read_split import read_split
 from mqlake.spark.schema import arrow_schema
+from mqlake.spark.source import explain
 from mqlake.spark.split import Split
 from tests.helpers import eventually
 from tests.lake.jobs import NO_SPARK, assert_holds, here, rows_in, run_jobs_here
@@ -126,6 +129,33 @@ def test_a_planned_read_whose_log_files_are_deleted_continues_in_the_lake(aged: 
     assert not any(split.archived for split in aged.splits[number])
     found = rows_of(aged.store, aged.splits[number], lake=str(aged.lake), **SELECTIONS[number])
     assert sorted(found, key=as_text) == sorted(aged.expected[number], key=as_text) and found
+
+
+def test_a_read_opens_only_files_that_the_manifest_and_the_key_index_name(
+    here: None, store: Path, lake: Path, tmp_path: Path
+) -> None:
+    archive(NO_SPARK, str(store), str(lake), split_size="50k", step_bytes=1)
+    opened = Lake.open(lake)
+    snapshot = opened.snapshot()
+    total = len(snapshot.files("messages"))
+    assert total > 4
+
+    def table(**options: Any) -> LakeTable:
+        return LakeTable(opened, snapshot, None, options_for(store, **options))
+
+    row = next(row for row in rows_of(store) if len(row["keys"]) > 1)
+    by_key = table(topics=row["topic"], keys=row["keys"][0])
+    assert [file.start <= row["physical_offset"] < file.end for file in by_key.files] == [True]
+    assert f"1 of {total} files" in str(by_key) and "the key index names 1 messages" in str(by_key)
+    assert len(table(keys="nowhere").files) == 0, "without topics those of the lake are looked up"
+    assert len(table(topics="no-such-topic").files) == 0
+    assert len(table(keys=row["keys"][0], includeInternal="true").files) == total, (
+        "rolled-back messages have no keys there"
+    )
+    assert len(table(endOffset=str(snapshot.files("messages")[2].start)).files) == 2
+    clean(store)
+    told = explain(str(store), lake=str(lake), topics="topic-1")
+    assert re.search(rf"lake: {lake}, version {snapshot.version}, \[0, \d+\): \d+ of {total} files, [\d,]+ bytes", told)
 
 
 @pytest.mark.usefixtures("here")

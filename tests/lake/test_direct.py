@@ -16,6 +16,7 @@ import pytest
 
 from mqlake.lake import direct
 from mqlake.lake.direct import DirectFile
+from mqlake.lake.local import LocalStorage
 from mqlake.lake.parquet import write_table
 
 PIECE = 64 << 10
@@ -136,5 +137,5 @@ def test_a_file_that_was_not_renamed_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(os, failing, fail)
         with pytest.raises(OSError, match="the disk is gone"):
-            write_table(tmp_path, "rows.parquet", pa.table({"n": [1]}))
+            write_table(LocalStorage(tmp_path), "rows.parquet", pa.table({"n": [1]}))
     assert list(tmp_path.iterdir()) == []

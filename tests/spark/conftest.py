@@ -10,12 +10,24 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'mqlake[spark]'")
 
+from tests.lake.s3 import free_port, options_of
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def s3_port() -> Iterator[int]:
+    """The port of an S3 server that tests may start. Spark's processes must know it when Spark is started."""
+    port = free_port()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in options_of(port).items():
+            patch.setenv(name, value)
+        yield port
+
+
+@pytest.fixture(scope="session")
+def spark(s3_port: int) -> Iterator[SparkSession]:
     from mqlake.errors import MissingJava
     from mqlake.spark.session import session
 

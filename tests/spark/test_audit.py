@@ -26,7 +26,8 @@ from mqlake.cli.audit import audit, write_rows
 from mqlake.cli.check import EXIT_USAGE
 from mqlake.errors import ChangedUnderRead, NotAStore
 from mqlake.inspect.findings import MAX_ROWS
-from mqlake.spark.jobs.audit import FINDINGS, findings_table, reports
+from mqlake.lake.tables import FINDINGS
+from mqlake.spark.jobs.audit import findings_table, reports
 from mqlake.spark.jobs.check_split import check_split
 from mqlake.spark.options import parse_options
 from mqlake.spark.plan import plan

@@ -14,8 +14,11 @@ from pyspark.errors import PySparkException
 from mqlake import MessageStore
 from mqlake.errors import CorruptRecord, InvalidConfig, WrongLake
 from mqlake.lake import Lake
+from mqlake.lake.paths import table_path
+from mqlake.lake.stores import admit
 from mqlake.lake.verify import verify
 from mqlake.spark import archive, compact, union
+from mqlake.spark.jobs.archive import plan_splits
 from tests.lake.test_archive import flip
 from tests.lake.test_archived import SELECTIONS, Storm, as_text, ride
 from tests.spark.tables import put_messages, rows_of, write_store
@@ -101,12 +104,15 @@ def test_a_union_has_the_new_name_of_a_moved_store_and_the_archive_of_a_lost_one
 def test_an_error_in_a_worker_is_raised_and_nothing_is_committed(spark: SparkSession, tmp_path: Path) -> None:
     store, lake = tmp_path / "store", tmp_path / "lake"
     write_store(store, 100)
-    Lake.open(lake, create=True)
-    (lake / "messages").write_text("in the way")
-    with pytest.raises(PySparkException, match=r"NotADirectoryError|FileExistsError"):
+    opened = Lake.open(lake, create=True)
+    [member] = admit(opened, [store])
+    [split, *_] = plan_splits(opened, member, "256m")
+    in_the_way = lake / table_path("messages", member.identity, split.start, split.end)
+    in_the_way.mkdir()
+    with pytest.raises(PySparkException, match="IsADirectoryError"):
         archive(spark, str(store), str(lake))
     assert Lake.open(lake).snapshot().version == 0
-    (lake / "messages").unlink()
+    in_the_way.rmdir()
     (done,) = archive(spark, str(store), str(lake))
     assert done.rows == 100
 

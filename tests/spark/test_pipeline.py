@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import json
@@ -20,53 +21,36 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from click.testing import CliRunner
 from pyspark.errors import PySparkException
 
 from mqlake import MessageStore
-from mqlake.errors import InvalidConfig, LakeGap, LakeInUse, NotAStore, StageFailed, WrongLake
+from mqlake.cli.main import mqlake
+from mqlake.errors import (
+    InvalidConfig,
+    LakeConflict,
+    LakeGap,
+    LakeInUse,
+    NotAStore,
+    StageFailed,
+    StoreError,
+    WrongLake,
+)
 from mqlake.files.names import file_name
 from mqlake.lake import Lake
 from mqlake.lake.notes import Notes
-from mqlake.lake.stores import Member, admit
 from mqlake.report import render
 from mqlake.spark import archive, compact
 from mqlake.spark import pipeline as run_pipeline
-from mqlake.spark.jobs.archive import prepare
-from mqlake.spark.jobs.ranges import RANGES, RangeReader
+from mqlake.spark.jobs.logs import Logs
 from mqlake.spark.jobs.report import report_of
 from mqlake.spark.jobs.stages import STAGES
-from mqlake.spark.options import parse_stream_options
 from mqlake.store.gates import Gates
 from tests.helpers import LOG_FILE, open_small
 from tests.lake.jobs import NO_SPARK, assert_holds, rows_in, run_here, run_jobs_here
-from tests.spark.streams import Engine
 from tests.spark.tables import offsets_of, put_messages, stats_here, write_store
 
 module = importlib.import_module("mqlake.spark.jobs.pipeline")  # in the package this name is the function
-
-
-class Row(dict[str, Any]):
-    def asDict(self) -> dict[str, Any]:
-        return dict(self)
-
-
-class Rows:
-    """A DataFrame of ranges."""
-
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self._rows = rows
-
-    def collect(self) -> list[Row]:
-        return [Row(row) for row in self._rows]
-
-
-class Ranges(Engine):
-    """Call the stream of ranges as Spark does."""
-
-    def restart(self, path: Path | str, **options: Any) -> None:
-        given = {"via": "scan", "includeInternal": "true", "splitSize": "30k", "maxBytesPerTrigger": "80k"}
-        given |= {"path": str(path), **{name: str(value) for name, value in options.items()}}
-        self.reader = RangeReader(*parse_stream_options(given), RANGES)
 
 
 @pytest.fixture(autouse=True)
@@ -87,18 +71,23 @@ def lake(tmp_path: Path) -> Path:
     return tmp_path / "lake"
 
 
-def new_run(lake: Path, *stores: Path, **options: Any) -> Any:
+def new_run(lake: Path, *stores: Path | str, limit: int = 80 << 10, **options: Any) -> Any:
     opened = Lake.open(lake, create=True)
-    members = {str(member.path): prepare(opened, member) for member in admit(opened, stores, **options)}
-    return module.Pipeline(NO_SPARK, opened, members, lambda batch, notes: None)
+    given = {"split_bytes": 30 << 10, "add_store": False, "accept_gap": False, **options}
+    strict, told = given.pop("strict", False), given.pop("told", lambda batch, notes: None)
+    logs = Logs(opened, [str(store) for store in stores], **given)
+    return module.Pipeline(NO_SPARK, opened, logs, limit, strict=strict, told=told)
 
 
-def take_all(run: Any, ranges: Ranges) -> int:
+def take(run: Any) -> int:
+    """Run one batch. Return its bytes."""
+    size: int = run.batch(run._look())
+    return size
+
+
+def take_all(run: Any) -> int:
     """Run every batch that exists. Return how many there were."""
-    batches = ranges.batches()
-    for number, rows in enumerate(batches):
-        run.batch(Rows(rows), number)
-    return len(batches)
+    return sum(1 for _ in iter(lambda: take(run), 0))
 
 
 def assert_has_all(lake: Path, *stores: Path) -> None:
@@ -120,7 +109,7 @@ def test_every_stage_has_every_byte_of_every_store(store: Path, lake: Path, tmp_
     other = tmp_path / "store-2"
     write_store(other, 120)
     run = new_run(lake, store, other)
-    assert take_all(run, Ranges(tmp_path / "store*")) > 3
+    assert take_all(run) > 2
     assert_has_all(lake, store, other)
     ends = {str(path): run._lake.snapshot().stores[str(path)].end for path in (store, other)}
     for stage in run.notes.stages.values():
@@ -131,10 +120,13 @@ def test_every_stage_has_every_byte_of_every_store(store: Path, lake: Path, tmp_
 
 def test_a_batch_repeated_after_its_commit_writes_nothing(store: Path, lake: Path) -> None:
     run = new_run(lake, store)
-    for number, rows in enumerate(Ranges(store).batches()):
-        run.batch(Rows(rows), number)
+    while True:
+        logs = run._look()
+        planned = {path: replace(log) for path, log in logs.items()}
+        if not run.batch(logs):
+            break
         before = run._lake.snapshot().version, sorted(lake.rglob("*.parquet"))
-        run.batch(Rows(rows), number)
+        run.batch(planned)
         assert (run._lake.snapshot().version, sorted(lake.rglob("*.parquet"))) == before
     assert_has_all(lake, store)
 
@@ -147,17 +139,13 @@ class Died(Exception):
 def test_a_run_that_dies_at_any_point_is_resumed_exactly(
     store: Path, lake: Path, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ranges = Ranges(store)
     for life in range(3):
-        run, committed = new_run(lake, store), list(ranges.offsets)
+        run = new_run(lake, store, limit=(20 if life % 2 else 15) << 10, split_bytes=8 << 10)
         with monkeypatch.context() as patched, pytest.raises(Died):
             die_at(patched, run, point, after=life % 2)
             while True:
-                run.batch(Rows(ranges.batch()), 0)
-                committed = list(ranges.offsets)
-        ranges.offsets = committed  # Spark repeats a batch that it has not marked as done
-        ranges.restart(store, maxBytesPerTrigger="50k")
-    take_all(new_run(lake, store), ranges)
+                take(run)
+    take_all(new_run(lake, store))
     assert_has_all(lake, store)
 
 
@@ -186,58 +174,108 @@ def die_at(patched: pytest.MonkeyPatch, run: Any, point: str, after: int) -> Non
 
 
 def test_what_another_job_archived_meanwhile_is_not_archived_again(store: Path, lake: Path) -> None:
-    ranges = Ranges(store)
     run = new_run(lake, store)
-    run.batch(Rows(ranges.batch()), 0)
-    run.batch(Rows(ranges.batch()), 1)
-    planned = ranges.batch()
+    take(run)
+    logs = run._look()
+    archive(NO_SPARK, str(store), str(lake))
+    run.batch(logs)
+    assert len(rows_in(lake)) == 300
     with open_small(store) as opened:
         put_messages(opened, 300, 60)
-    run._lake.commit(*cut_archive(lake, store, planned))
-    run.batch(Rows(planned), 2)
-    take_all(run, ranges)
+    take_all(run)
     assert len(rows_in(lake)) == 360
     assert_holds(lake)
 
 
-def cut_archive(lake: Path, store: Path, planned: list[dict[str, Any]]) -> tuple[Any, Any]:
-    """Return the first half of the first planned range, as the archive job writes it."""
-    from mqlake.lake import harvest
-    from mqlake.spark.jobs.archive_split import archive_split
-    from mqlake.spark.split import Split
-
-    row = {name: value for name, value in planned[0].items() if name != "queues"}
-    middle = next(o for o in offsets_of(store, includeInternal="true") if o > (row["start"] + row["end"]) // 2)
-    [member] = admit(Lake.open(lake), [store])
-    return harvest(archive_split(str(lake), member, Split(**{**row, "end": middle})))
+def test_a_batch_that_overlaps_what_another_job_archived_is_refused_whole(store: Path, lake: Path) -> None:
+    run = new_run(lake, store, split_bytes=8 << 10)
+    logs = run._look()
+    take(new_run(lake, store, limit=20 << 10, split_bytes=5 << 10))
+    with pytest.raises(LakeConflict, match="the lake's end"):
+        run.batch(logs)
+    take_all(run)
+    assert_has_all(lake, store)
 
 
-def test_the_pipeline_stops_at_a_gap_in_the_lake(store: Path, lake: Path) -> None:
-    run, ranges = new_run(lake, store), Ranges(store)
-    run.batch(Rows(ranges.batch()), 0)
-    ranges.batch()
-    with pytest.raises(LakeGap, match="the lake ends at 0"):
-        run.batch(Rows(ranges.batch()), 2)
-    assert run._lake.snapshot().version == 0
-
-
-def test_the_pipeline_stops_if_another_store_replaced_a_known_one(store: Path, lake: Path) -> None:
-    run, ranges = new_run(lake, store), Ranges(store)
-    for number in range(3):
-        run.batch(Rows(ranges.batch()), number)
-    planned = ranges.batch()
+def test_a_run_fails_if_another_store_replaced_its_only_one(store: Path, lake: Path) -> None:
+    run = new_run(lake, store)
+    take(run)
     shutil.rmtree(store)
     write_store(store, 300)
     with pytest.raises(WrongLake):
-        run.batch(Rows(planned), 3)
+        take(run)
 
 
 def test_a_store_that_appears_later_is_archived(store: Path, lake: Path, tmp_path: Path) -> None:
-    run, ranges = new_run(lake, store), Ranges(tmp_path / "store*")
-    take_all(run, ranges)
+    run = new_run(lake, tmp_path / "store*")
+    take_all(run)
+    (tmp_path / "store-2").mkdir()
+    take_all(run)
+    assert list(run.notes.failed_stores) == [str(tmp_path / "store-2")], "it is no store yet"
+    (tmp_path / "store-2").rmdir()
     write_store(tmp_path / "store-2", 40)
-    take_all(run, ranges)
+    take_all(run)
     assert_has_all(lake, store, tmp_path / "store-2")
+    assert run.notes.failed_stores == {}
+
+
+@pytest.mark.parametrize("what", ["gone", "replaced", "cleaned too early", "a stage fails"])
+def test_a_store_that_fails_is_reported_and_keeps_no_other_from_being_archived(
+    store: Path, lake: Path, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, told = tmp_path / "other", []
+    write_store(other, 100)
+    run = new_run(lake, store, other, told=lambda batch, notes: told.append(batch))
+    take(run)
+    with MessageStore.open(other) as opened:
+        put_messages(opened, 100, 200)
+    expected = break_store(other, what, monkeypatch)
+    take_all(run)
+    rows = [row["physical_offset"] for row in rows_in(lake) if row["store"] == str(store)]
+    assert rows == offsets_of(store, includeInternal="true"), "the store that is whole is archived"
+    assert_holds(lake)
+    assert expected in run.notes.failed_stores[str(other)]
+    assert expected in Notes.load(run._lake).failed_stores[str(other)]  # type: ignore[union-attr]
+    reported = [batch.failed[str(other)] for batch in told if str(other) in batch.failed]
+    assert len(reported) >= 1 and expected in reported[0]
+    assert str(other) in status(lake)
+    with pytest.raises(StoreError):
+        take(new_run(lake, store, other, strict=True))
+
+
+def test_the_command_names_stores_that_it_left_out_and_exits_with_3(
+    store: Path, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqlake.cli.pipeline.spark_session", lambda master: contextlib.nullcontext())
+    command = ["pipeline", "run", str(store), str(tmp_path / "gone"), "--lake", str(lake), "--once"]
+    result = CliRunner().invoke(mqlake, command)
+    assert result.exit_code == 3
+    assert f"left out: {tmp_path / 'gone'}: NotAStore" in result.stderr
+    assert_has_all(lake, store)
+    assert "NotAStore" in CliRunner().invoke(mqlake, [*command, "--strict"]).stderr
+
+
+def break_store(store: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Make a store unreadable. Return the name of the error that says so."""
+    if what == "cleaned too early":
+        for file in sorted((store / "commitlog").iterdir())[:-1]:
+            file.unlink()
+        return "LakeGap"
+    if what == "a stage fails":
+        index = STAGES["index"]
+
+        def failing(lake: str, work: Any) -> Any:
+            if work.member.path == store:
+                raise OSError(5, "Input/output error")
+            return index(lake, work)
+
+        monkeypatch.setitem(STAGES, "index", failing)
+        return "Input/output error"
+    shutil.rmtree(store)
+    if what == "replaced":
+        write_store(store, 300)
+        return "WrongLake"
+    return "NotAStore"
 
 
 def test_damage_is_a_finding_and_a_gap_and_stops_nothing(store: Path, lake: Path) -> None:
@@ -246,7 +284,7 @@ def test_damage_is_a_finding_and_a_gap_and_stops_nothing(store: Path, lake: Path
         file.seek(hit % LOG_FILE + 4)
         file.write(b"????")
     run = new_run(lake, store)
-    take_all(run, Ranges(store))
+    take_all(run)
     assert len(rows_in(lake)) == 299
     assert_holds(lake)
     found = [row for row in rows_in(lake, "findings") if row["severity"] == "error"]
@@ -259,7 +297,7 @@ def test_a_report_shows_findings_of_the_lake_and_damage_of_the_log(store: Path, 
     with (store / "commitlog" / file_name(hit - hit % LOG_FILE)).open("r+b") as file:
         file.seek(hit % LOG_FILE + 4)
         file.write(b"????")
-    take_all(new_run(lake, store), Ranges(store))
+    take_all(new_run(lake, store))
     made = report_of(stats_here(str(store), lake=str(lake)), lake=str(lake))
     assert [(row.store, row.offset) for row in made.damage] == [(str(store), hit)]
     assert made.lake is not None and made.lake.check is not None and made.lake.run is not None
@@ -282,7 +320,7 @@ def test_a_compaction_merges_all_tables_and_changes_no_result(store: Path, lake:
         file.seek(hit % LOG_FILE + 4)
         file.write(b"????")
     run = new_run(lake, store)
-    assert take_all(run, Ranges(store)) > 2
+    assert take_all(run) > 2
 
     def answers() -> tuple[Any, ...]:
         made = report_of(stats_here((), lake=str(lake)), lake=str(lake), title="")
@@ -305,8 +343,7 @@ def test_a_compaction_merges_all_tables_and_changes_no_result(store: Path, lake:
     assert done.files_before > done.files_after == 3 + len(snapshot.files("messages"))
     with open_small(store) as opened:
         put_messages(opened, 300, 40)
-    state = snapshot.stores[str(store)]
-    take_all(run, Ranges(store, startingOffsets=json.dumps({str(store): state.end})))
+    take_all(run)
     assert len(rows_in(lake)) == 339
 
 
@@ -320,87 +357,52 @@ def test_invalid_sizes_and_stores_are_refused_before_a_lake_is_created(store: Pa
     assert not lake.exists()
 
 
-class FailedQuery:
-    """A query that ended with an error of Spark's."""
-
-    isActive = False
-
-    def awaitTermination(self, timeout: float) -> bool:
-        raise PySparkException("PositionLost: set failOnDataLoss=false")
-
-
-def test_a_store_that_is_gone_or_cleaned_too_early_raises_the_error_of_the_next_run(store: Path, lake: Path) -> None:
-    run = new_run(lake, store)
-    take_all(run, Ranges(store))
-    with pytest.raises(PySparkException, match="PositionLost"):
-        run.until(FailedQuery(), threading.Event())
+def test_a_store_that_is_gone_or_cleaned_too_early_ends_a_run_that_has_no_other(store: Path, lake: Path) -> None:
+    run_pipeline(NO_SPARK, str(store), str(lake), once=True)
     with MessageStore.open(store) as opened:
         put_messages(opened, 300, 500)
     for file in sorted((store / "commitlog").iterdir())[:-1]:
         file.unlink()
     with pytest.raises(LakeGap, match="--accept-gap"):
-        run.until(FailedQuery(), threading.Event())
+        run_pipeline(NO_SPARK, str(store), str(lake), once=True)
     assert "LakeGap" in status(lake)
+    assert run_pipeline(NO_SPARK, str(store), str(lake), once=True, accept_gap=True).state == "done"
+    run = new_run(lake, store)
     shutil.rmtree(store)
     with pytest.raises(NotAStore, match="there is no such folder"):
-        run.until(FailedQuery(), threading.Event())
+        run.until(0.01, threading.Event())
+    assert "NotAStore" in status(lake)
 
 
 def test_a_stage_that_fails_names_itself_and_nothing_counts(
     store: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, ranges = new_run(lake, store), Ranges(store)
-    run.batch(Rows(ranges.batch()), 0)
-
     def full(lake: str, work: Any) -> Any:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setitem(STAGES, "index", full)
     with pytest.raises(StageFailed, match=r"index of scan of .* No space left") as raised:
-        run.batch(Rows(ranges.batch()), 1)
-    assert run._lake.snapshot().version == 0
-    text = (
-        f"[STREAM_FAILED] …\nTraceback (most recent call last):\nmqlake.errors.StageFailed: {raised.value}\n\n=== Query"
-    )
-    assert module.failure(text) == ("index", f"StageFailed: {raised.value}")
-    run.notes.failed(*module.failure(text))
-    assert run.notes.stages["index"].last_error == run.notes.last_error != run.notes.stages["archive"].last_error
+        run_pipeline(NO_SPARK, str(store), str(lake), once=True)
+    assert Lake.open(lake).snapshot().version == 0
+    notes = Notes.load(Lake.open(lake))
+    assert notes is not None
+    assert notes.stages["index"].last_error == notes.last_error == f"StageFailed: {raised.value}"
+    assert notes.stages["archive"].last_error is None
+    text = f"Traceback (most recent call last):\nmqlake.errors.StageFailed: {raised.value}\n\n=== Query"
+    assert module.failure(PySparkException(text)) == ("index", f"StageFailed: {raised.value}")
 
 
-# ---- the checkpoint
+def test_a_run_stops_between_two_batches_and_the_next_one_continues(store: Path, lake: Path) -> None:
+    stop = threading.Event()
 
+    def stopping(batch: Any, notes: Any) -> None:
+        stop.set()
 
-def write_checkpoint(folder: Path, ends: list[dict[str, int]], commits: int) -> None:
-    for name in ("offsets", "commits"):
-        (folder / name).mkdir(parents=True)
-    for number, stores in enumerate(ends):
-        content = "v1\n{}\n" + json.dumps({"v": 1, "stores": stores})
-        (folder / "offsets" / str(number)).write_text(content)
-    for number in range(commits):
-        (folder / "commits" / str(number)).write_text("v1\n{}")
-
-
-def test_a_checkpoint_is_resumed_only_if_the_lake_has_as_much(store: Path, tmp_path: Path) -> None:
-    a, b, c = offsets_of(store, includeInternal="true")[10:40:10]
-    ends = [{str(store): end} for end in (a, b, c)]
-
-    def agrees(commits: int, lake_end: int, *, path: Path = store) -> bool:
-        folder = tmp_path / f"checkpoint-{commits}"
-        if not folder.exists():
-            write_checkpoint(folder, ends, commits)
-        found: bool = module.agrees(folder, [Member(str(path), "id", path, lake_end)])
-        return found
-
-    assert agrees(3, c) and agrees(3, c + 1000)
-    assert not agrees(3, b), "the lake was restored from an older copy"
-    assert agrees(2, b) and agrees(2, c), "the last batch is repeated"
-    assert not agrees(2, a)
-    other = tmp_path / "other"
-    write_store(other, 3)
-    assert not agrees(3, c, path=other)
-    assert not module.agrees(tmp_path / "none", [])
-    (tmp_path / "checkpoint-3" / "offsets" / "2").write_bytes(b"")
-    assert not agrees(3, c), "a power cut may leave the file empty"
+    notes = run_pipeline(NO_SPARK, str(store), str(lake), batch_bytes="50k", split_size="30k", told=stopping, stop=stop)
+    assert (notes.state, notes.batches) == ("stopped", 1)
+    notes = run_pipeline(NO_SPARK, str(store), str(lake), batch_bytes="50k", split_size="30k", once=True)
+    assert notes.state == "done" and notes.batches > 1
+    assert_has_all(lake, store)
 
 
 # ---- refusals and status
@@ -440,11 +442,15 @@ def status(lake: Path, *more: str) -> str:
 
 def test_ranges_archived_outside_the_pipeline_are_missing_from_the_other_stages(store: Path, lake: Path) -> None:
     archive(NO_SPARK, str(store), str(lake))
+    notes = run_pipeline(NO_SPARK, str(store), str(lake), once=True)
+    archived = Lake.open(lake).snapshot().stores[str(store)].end
+    lags = {name: stage.lag_bytes for name, stage in notes.stages.items()}
+    assert lags == {"check": archived, "archive": 0, "index": 0, "stats": archived}, "nothing was new, and it lags"
     run = new_run(lake, store)
     end = run._lake.snapshot().stores[str(store)].end
     with open_small(store) as opened:
         put_messages(opened, 300, 10)
-    take_all(run, Ranges(store, startingOffsets=json.dumps({str(store): end})))
+    take_all(run)
     new_end = run._lake.snapshot().stores[str(store)].end
     found = {name: stage.position[str(store)] for name, stage in run.notes.stages.items()}
     assert found == {"check": 0, "archive": new_end, "index": new_end, "stats": 0}
@@ -452,10 +458,9 @@ def test_ranges_archived_outside_the_pipeline_are_missing_from_the_other_stages(
 
 
 def test_status_needs_only_the_files_of_the_lake(store: Path, lake: Path) -> None:
-    run, ranges = new_run(lake, store), Ranges(store)
+    run = new_run(lake, store, limit=40 << 10)
     assert "never run" in status(lake)
-    for number in range(3):
-        run.batch(Rows(ranges.batch()), number)
+    take(run)
     shutil.rmtree(store)
     end = run._lake.snapshot().stores[str(store)].end
     printed = json.loads(status(lake, "--json"))

@@ -56,11 +56,9 @@ def test_the_pipeline_processes_what_exists_and_then_what_is_new(spark: SparkSes
     assert len(batches) >= 2
     with open_small(stores[0]) as store:
         put_messages(store, 150, 30)
-    checkpoint = (lake / "_mqlake" / "checkpoint" / "metadata").read_bytes()
     notes = pipeline(spark, str(tmp_path / "[ab]"), str(lake), once=True)
     assert_has_all(lake, *stores)
     assert notes.stages["archive"].rows == 30
-    assert (lake / "_mqlake" / "checkpoint" / "metadata").read_bytes() == checkpoint, "the checkpoint was not resumed"
     counted = stats(spark, lake=str(lake)).traffic("store", internal=True).to_pylist()
     assert {row["store"]: row["messages"] for row in counted} == {str(stores[0]): 180, str(stores[1]): 150}
     noted = json.loads((lake / "_mqlake" / "pipeline.json").read_bytes())["stages"]

@@ -29,7 +29,7 @@ def keep(store: Path, lake: Path, first: int, last: int) -> None:
     (member,) = admit(opened, [store])
     (made,) = plans_of(str(store), None, 16 << 10)
     for split in made.splits[first:last]:
-        _, files = harvest(keep_stats(str(opened.root), member, split))
+        _, files = harvest(keep_stats(opened.place, member, split))
         opened.commit([member.range(split.start, split.end, (), None)], files)
 
 

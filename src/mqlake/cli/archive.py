@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -18,9 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
-@click.option(
-    "--lake", required=True, type=click.Path(path_type=Path), help="The folder of the lake; created if missing."
-)
+@click.option("--lake", required=True, help="The lake: a folder, s3://…, gs://… or az://…; created if missing.")
 @click.option("--no-index", is_flag=True, help="Write no key index: look-ups by key then read all messages.")
 @click.option("--add-store", is_flag=True, help="Allow a new store in a lake that already has others.")
 @click.option("--accept-gap", is_flag=True, help="Continue if messages were deleted before they were archived.")
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
 @json_option
 def archive(
     stores: tuple[str, ...],
-    lake: Path,
+    lake: str,
     no_index: bool,
     add_store: bool,
     accept_gap: bool,
@@ -37,7 +34,7 @@ def archive(
     master: str,
     as_json: bool,
 ) -> None:
-    """Append what is new in stores to Parquet files by topic and day.
+    """Append what is new in stores to a lake of Parquet files.
 
     Each step is one commit, so the next run resumes a killed one. After a commit, the retention of the store may delete
     what is archived and nothing more. Works while the store is written.
@@ -48,7 +45,7 @@ def archive(
         results = run(
             spark,
             list(stores),
-            str(lake),
+            lake,
             index=not no_index,
             split_size=split_size,
             add_store=add_store,

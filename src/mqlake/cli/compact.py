@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
@@ -13,7 +12,7 @@ from mqlake.cli.spark import master_option, spark_session
 
 
 @click.command()
-@click.argument("lake", type=click.Path(path_type=Path))
+@click.argument("lake")
 @click.option(
     "--target", type=byte_count, default="128m", show_default=True, metavar="SIZE", help="Size of the merged files."
 )
@@ -27,15 +26,15 @@ from mqlake.cli.spark import master_option, spark_session
 )
 @master_option
 @json_option
-def compact(lake: Path, target: int, grace: int, master: str, as_json: bool) -> None:
-    """Merge the small files of each topic and day, and delete files that earlier runs replaced.
+def compact(lake: str, target: int, grace: int, master: str, as_json: bool) -> None:
+    """Merge the small files of each table, and delete files that earlier runs replaced.
 
     Replaced files stay on disk for the grace time, so that their readers can finish; a later run deletes them.
     """
     with spark_session(master) as spark:
         from mqlake.spark import compact as run
 
-        done = run(spark, str(lake), target_bytes=target, grace_s=grace / 1000)
+        done = run(spark, lake, target_bytes=target, grace_s=grace / 1000)
     if as_json:
         show.print_json(asdict(done))
         return

@@ -15,7 +15,7 @@ from mqlake.cli.options import json_option
 if TYPE_CHECKING:
     from mqlake.lake import LakeSnapshot
 
-lake_argument = click.argument("lake", type=click.Path(path_type=Path))
+lake_argument = click.argument("lake")
 
 
 @click.group()
@@ -26,7 +26,7 @@ def lake() -> None:
 @lake.command()
 @lake_argument
 @json_option
-def info(lake: Path, as_json: bool) -> None:
+def info(lake: str, as_json: bool) -> None:
     """Show which byte ranges of which stores a lake holds, its files, and the gaps."""
     from mqlake.lake import Lake
 
@@ -69,7 +69,7 @@ def store_json(snapshot: LakeSnapshot, name: str) -> dict[str, Any]:
 @lake.command()
 @lake_argument
 @json_option
-def check(lake: Path, as_json: bool) -> None:
+def check(lake: str, as_json: bool) -> None:
     """Check that the lake holds every byte it claims: files as committed, rows and gaps without a hole or overlap.
 
     Exit code 1 if it does not.
@@ -94,7 +94,7 @@ def check(lake: Path, as_json: bool) -> None:
 @lake_argument
 @click.argument("topic")
 @click.argument("key")
-def find(lake: Path, topic: str, key: str) -> None:
+def find(lake: str, topic: str, key: str) -> None:
     """Print the archived messages of a topic with a key or a client id, as JSON lines."""
     from mqlake.lake import Lake
     from mqlake.lake.find import find as look
@@ -108,9 +108,25 @@ def find(lake: Path, topic: str, key: str) -> None:
 
 
 @lake.command()
+@click.argument("old")
+@click.argument("new")
+def convert(old: str, new: str) -> None:
+    """Convert a lake of an older version of mqlake, at OLD, into a new one at NEW.
+
+    OLD is only read. Every file of NEW is read back and compared. Afterwards use NEW; OLD can be deleted.
+    """
+    from mqlake.lake.convert import convert as run
+
+    with show.progress("converting", None, bytes_done=True) as step:
+        done = run(old, new, step.done)
+    told = f"{show.counted(done.rows, 'message')} of {show.counted(done.stores, 'store')}"
+    click.echo(f"{told}: {show.counted(done.files_before, 'file')} became {show.count(done.files_after)}")
+
+
+@lake.command()
 @click.argument("store", type=click.Path(path_type=Path, exists=True))
-@click.option("--lake", "of_lake", type=click.Path(path_type=Path), help="Only for this lake. Default: for all lakes.")
-def release(store: Path, of_lake: Path | None) -> None:
+@click.option("--lake", "of_lake", help="Only for this lake. Default: for all lakes.")
+def release(store: Path, of_lake: str | None) -> None:
     """Release a store from a lake. Its retention may then delete messages that are not archived."""
     from mqlake.lake import Lake
     from mqlake.lake.gate import release as let_go

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mqlake.cli import show
+from mqlake.cli.main import EXIT_STORE_ERROR
 from mqlake.cli.options import json_option
 from mqlake.cli.spark import spark_session
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from mqlake.lake.notes import Notes
     from mqlake.spark.jobs.pipeline import Batch
 
-lake_option = click.option("--lake", required=True, type=click.Path(file_okay=False), help="The folder of the lake.")
+lake_option = click.option("--lake", required=True, help="The lake: a folder, s3://…, gs://… or az://…")
 
 
 @click.group()
@@ -40,6 +41,7 @@ def pipeline() -> None:
 @click.option("--split-size", default="128m", show_default=True, help="At most this many log bytes in one task.")
 @click.option("--add-store", is_flag=True, help="Allow new stores in a lake that already has others.")
 @click.option("--accept-gap", is_flag=True, help="Continue if messages were deleted before they were archived.")
+@click.option("--strict", is_flag=True, help="Stop if one store cannot be read. Default: archive the others.")
 def run(
     stores: tuple[str, ...],
     lake: str,
@@ -50,11 +52,12 @@ def run(
     split_size: str,
     add_store: bool,
     accept_gap: bool,
+    strict: bool,
 ) -> None:
     """Bring the logs of STORE… (folders, or patterns) into a lake, and keep it up to date.
 
     It may be killed at any moment and started again: no record is lost or processed twice. Ctrl-C, or SIGTERM, stops it
-    after the current batch.
+    after the current batch. Exit code 3 if a store could not be read.
     """
     from mqlake.lake import Lake
 
@@ -72,6 +75,7 @@ def run(
             split_size=split_size,
             add_store=add_store,
             accept_gap=accept_gap,
+            strict=strict,
             told=tell,
             stop=stop,
         )
@@ -80,6 +84,8 @@ def run(
     what = f"{show.counted(done.rows, 'message')}, {show.size(done.bytes)} of the log in {batches}"
     show.console().print(f"{notes.state}: {what}, {took:.1f} s")
     print_notes(Lake.open(lake), notes)
+    if notes.failed_stores:
+        raise click.exceptions.Exit(EXIT_STORE_ERROR)
 
 
 @contextmanager
@@ -114,7 +120,11 @@ def asked_to_stop() -> Iterator[threading.Event]:
 
 
 def tell(batch: Batch, notes: Notes) -> None:
-    """Print one line for each batch to standard error."""
+    """Print one line for each batch, and for each store that fails, to standard error."""
+    for store, reason in batch.failed.items():
+        click.echo(f"left out: {store}: {reason}", err=True)
+    if not batch.bytes:
+        return
     lag = notes.stages["archive"].lag_bytes
     rate = show.size(batch.bytes / batch.seconds)
     wrong = f", {show.counted(batch.findings, 'finding')}" if batch.findings else ""
@@ -174,3 +184,5 @@ def print_notes(lake: Lake, notes: Notes) -> None:
         positions.add_row(name, show.count(state.start), *reached, "" if latest is None else show.count(latest))
     show.console().print(stages)
     show.console().print(positions)
+    for store, reason in notes.failed_stores.items():
+        click.echo(f"left out: {store}: {reason}")

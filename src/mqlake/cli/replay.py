@@ -15,7 +15,7 @@ from mqlake.config import StoreConfig
 
 
 @click.command()
-@click.argument("lake", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("lake")
 @click.argument("new_store", type=click.Path(path_type=Path))
 @click.option("--store", help="Which store of the lake, if it has several.")
 @click.option("--topic", "topics", multiple=True, help="Only messages of this topic; may be repeated.")
@@ -33,7 +33,7 @@ from mqlake.config import StoreConfig
 @master_option
 @json_option
 def replay(
-    lake: Path,
+    lake: str,
     new_store: Path,
     store: str | None,
     topics: tuple[str, ...],
@@ -55,7 +55,7 @@ def replay(
     with spark_session(master) as spark, show.progress(f"replaying {lake}", None, bytes_done=True) as step:
         replayed = run(
             spark,
-            str(lake),
+            lake,
             str(new_store),
             store=store,
             config=StoreConfig.load(config) if config is not None else None,

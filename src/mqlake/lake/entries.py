@@ -46,7 +46,7 @@ class LakeFile:
 
     table: TableName
     path: str
-    """Relative to the lake's folder."""
+    """Its name in the lake."""
     store: str
     start: int
     end: int
@@ -57,9 +57,22 @@ class LakeFile:
     min_time: int | None = None
     """Smallest store time of the messages, in ms. None if there are no rows."""
     max_time: int | None = None
-    topic: str | None = None
-    """None if the file holds several topics."""
-    date: str | None = None
+    first: int | None = None
+    """Smallest physical offset of the messages."""
+    last: int | None = None
+    min_topic: str | None = None
+    """First topic of the messages, in the order of their UTF-8 bytes."""
+    max_topic: str | None = None
+    topics: tuple[str, ...] | None = None
+    """All topics of the messages, in that order. None if they are too many to list."""
+    added: int = 0
+    """When the file was committed, in ms."""
+
+    def may_have(self, topic: str) -> bool:
+        """Return whether the file may have messages of a topic."""
+        if self.topics is not None:
+            return topic in self.topics
+        return self.min_topic is None or self.max_topic is None or self.min_topic <= topic <= self.max_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +90,18 @@ class LakeRange:
     """None if the range has no record."""
 
 
+OLD_FIELDS = ("topic", "date")
+
+
 def to_json(entry: LakeFile | LakeRange) -> dict[str, Any]:
     return {name: value for name, value in asdict(entry).items() if value not in (None, ())}
+
+
+def file_of(fields: dict[str, Any]) -> LakeFile:
+    """Return a file. Fields that it had in an older format are left out."""
+    if "topic" in fields or "date" in fields:
+        fields = {name: value for name, value in fields.items() if name not in OLD_FIELDS}
+    return LakeFile(**{**fields, "topics": tuple(fields["topics"])}) if "topics" in fields else LakeFile(**fields)
 
 
 def range_of(fields: dict[str, Any]) -> LakeRange:
@@ -101,4 +124,4 @@ def harvest(results: pa.Table) -> tuple[list[LakeRange], list[LakeFile]]:
     """Return the ranges and files in the results of tasks, ready to commit."""
     found = [json.loads(text) for text in results.column("done").to_pylist()]
     ranges = [range_of(entry["range"]) for entry in found if "range" in entry]
-    return ranges, [LakeFile(**entry["file"]) for entry in found if "file" in entry]
+    return ranges, [file_of(entry["file"]) for entry in found if "file" in entry]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +11,10 @@ import pyarrow.compute as pc
 from mqlake.codec.index_entry import key_hash, key_text
 from mqlake.lake.entries import LakeFile
 from mqlake.lake.lake import Lake
-from mqlake.lake.messages import MESSAGES, groups_between, rows_between
+from mqlake.lake.messages import groups_within, rows_between
 from mqlake.lake.snapshot import LakeSnapshot
+from mqlake.lake.storage import Storage
+from mqlake.lake.tables import MESSAGES
 
 UNIQUE = "UNIQ_KEY"
 ROLLED_BACK = 0xC
@@ -21,52 +23,69 @@ ROLLED_BACK = 0xC
 def find(lake: Lake, topic: str, key: str) -> pa.Table:
     """Return the archived messages of a topic with this key or client id, in log order."""
     snapshot = lake.snapshot()
-    indexed = {store: _indexed(snapshot, store) for store in snapshot.stores}
-    candidates = {store: _candidates(lake, snapshot, store, key_hash(key_text(topic, key))) for store in indexed}
-    parts = [
-        rows
-        for file in snapshot.files("messages")
-        if file.topic in (topic, None)
-        for rows in _rows(lake, file, indexed[file.store], candidates[file.store])
-    ]
-    found = [_with_key(rows, topic, key) for rows in parts]
-    order = [("store", "ascending"), ("physical_offset", "ascending")]
-    return pa.concat_tables([MESSAGES.empty_table(), *found]).sort_by(order)
+    parts = [MESSAGES.empty_table()]
+    for store in snapshot.stores:
+        looked = KeyLookup(lake.storage, snapshot, store, {key_hash(key_text(topic, key))})
+        for file in snapshot.files("messages", store):
+            if file.may_have(topic):
+                parts += [_with_key(rows, topic, key) for rows in looked.rows(file, [topic])]
+    return pa.concat_tables(parts).sort_by([("store", "ascending"), ("physical_offset", "ascending")])
 
 
-def _indexed(snapshot: LakeSnapshot, store: str) -> list[tuple[int, int]]:
+class KeyLookup:
+    """What the index of one store has for some key hashes. Different keys can share a hash."""
+
+    def __init__(self, storage: Storage, snapshot: LakeSnapshot, store: str, hashes: Collection[int]) -> None:
+        self._storage = storage
+        self._files = snapshot.files("index", store)
+        self._covered = _covered(self._files)
+        self._hashes = hashes
+        self._offsets: list[int] | None = None
+
+    def covers(self, file: LakeFile) -> bool:
+        """Return whether the index has the keys of all messages of a file."""
+        return any(start <= file.start and file.end <= end for start, end in self._covered)
+
+    @property
+    def offsets(self) -> list[int]:
+        """The physical offsets that the index has, ascending. Read on first use."""
+        if self._offsets is None:
+            bounds = [{"key_hash": (wanted, wanted)} for wanted in self._hashes]
+            found: set[int] = set()
+            for file in self._files:
+                for rows in groups_within(self._storage, file, bounds, ["key_hash", "physical_offset"]):
+                    hits = pc.is_in(rows.column("key_hash"), value_set=pa.array(sorted(self._hashes), pa.int32()))
+                    found.update(rows.filter(hits).column("physical_offset").to_pylist())
+            self._offsets = sorted(found)
+        return self._offsets
+
+    def inside(self, file: LakeFile) -> list[int]:
+        """Return the offsets in the range of a file."""
+        return [offset for offset in self.offsets if file.start <= offset < file.end]
+
+    def rows(self, file: LakeFile, topics: Collection[str]) -> Iterator[pa.Table]:
+        """Yield the rows of a file that may have the keys: all of these topics, if the index does not cover it."""
+        if not self.covers(file):
+            yield from rows_between(self._storage, file, file.start, file.end, topics=topics)
+            return
+        inside = self.inside(file)
+        if not inside:
+            return
+        for rows in rows_between(self._storage, file, inside[0], inside[-1] + 1, topics=topics):
+            hits = np.isin(rows.column("physical_offset").to_numpy(), inside)
+            if hits.any():
+                yield rows.filter(pa.array(hits))
+
+
+def _covered(files: Collection[LakeFile]) -> list[tuple[int, int]]:
     """Return the byte ranges of a log that the index covers, in order. Adjacent ranges are merged."""
     ranges: list[tuple[int, int]] = []
-    for file in snapshot.files("index", store):
+    for file in files:
         if ranges and ranges[-1][1] >= file.start:
             ranges[-1] = ranges[-1][0], max(ranges[-1][1], file.end)
         else:
             ranges.append((file.start, file.end))
     return ranges
-
-
-def _candidates(lake: Lake, snapshot: LakeSnapshot, store: str, wanted: int) -> list[int]:
-    """Return the physical offsets that the index has for this hash."""
-    found: set[int] = set()
-    for file in snapshot.files("index", store):
-        for rows in groups_between(lake.root / file.path, "key_hash", wanted, wanted):
-            hits = rows.filter(pc.equal(rows.column("key_hash"), wanted))
-            found.update(hits.column("physical_offset").to_pylist())
-    return sorted(found)
-
-
-def _rows(lake: Lake, file: LakeFile, indexed: list[tuple[int, int]], candidates: list[int]) -> Iterator[pa.Table]:
-    """Yield the rows of a file that may have the key."""
-    if not any(start <= file.start and file.end <= end for start, end in indexed):
-        yield from rows_between(lake.root, file, file.start, file.end)
-        return
-    inside = [offset for offset in candidates if file.start <= offset < file.end]
-    if not inside:
-        return
-    for rows in rows_between(lake.root, file, inside[0], inside[-1] + 1):
-        hits = np.isin(rows.column("physical_offset").to_numpy(), inside)
-        if hits.any():
-            yield rows.filter(pa.array(hits))
 
 
 def _with_key(rows: pa.Table, topic: str, key: str) -> pa.Table:

@@ -1,4 +1,4 @@
-"""The lock of a lake, `_mqlake/lock`: one job at a time changes a lake. The file names the holder, for people.
+"""The lock of a lake in a folder, `_mqlake/lock`: one job at a time changes a lake. The file names the holder.
 
 The operating system releases the lock when the process ends, in whatever way. The lock belongs to an open file, so a
 second job in the same process is refused too.
@@ -18,7 +18,7 @@ from mqlake.errors import LakeInUse
 
 
 @contextmanager
-def locked(lake: Path, path: Path) -> Iterator[None]:
+def locked(lake: str, path: Path) -> Iterator[None]:
     """Hold the lock. Raises LakeInUse if another job holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

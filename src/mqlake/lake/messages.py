@@ -1,44 +1,43 @@
-"""The table `messages` of a lake: its columns, and access to rows by physical offset.
+"""Read the table `messages` of a lake.
 
-Names and types match the Spark table, so the two can be combined without casts. Rows of a file are in log order, and
-row groups store their smallest and largest offset. Reading a range therefore reads little more than that range.
+A file holds one byte range of one store's log. Its rows are ordered by topic, and in log order within a topic. Row
+groups begin with a topic where that pays, and have their smallest and largest topic and offset. So the rows of a topic
+are read without those of others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mqlake.lake.entries import LakeFile
-from mqlake.store.scan import COLUMNS
+from mqlake.lake.parquet import open_parquet
+from mqlake.lake.storage import Storage
 
-_TYPES = {
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "timestamp[ms, UTC]": pa.timestamp("us", "UTC"),
-    "dictionary<int32, string>": pa.string(),
-    "list<string>": pa.list_(pa.field("element", pa.string())),
-    "map<string, string>": pa.map_(pa.string(), pa.string()),
-}
-MESSAGES = pa.schema(
-    [
-        pa.field("store", pa.string(), nullable=False),
-        *(pa.field(name, _TYPES[kind], nullable=name == "tags") for name, kind in COLUMNS.items()),
-    ]
-)
+Bounds = Mapping[str, tuple[Any, Any]]
+"""For some columns, the smallest and the largest wanted value."""
 
 
 def rows_between(
-    root: Path, file: LakeFile, start: int, end: int, columns: Collection[str] | None = None
+    storage: Storage,
+    file: LakeFile,
+    start: int,
+    end: int,
+    columns: Collection[str] | None = None,
+    topics: Collection[str] | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a file whose records begin in [start, end) of the log, one row group at a time."""
+    """Yield the rows of a file whose records begin in [start, end) of the log, one row group at a time.
+
+    Row groups without any of the topics are skipped; those that are read may have rows of others.
+    """
     wanted = None if columns is None else list(dict.fromkeys([*columns, "physical_offset"]))
-    for table in groups_between(root / file.path, "physical_offset", start, end - 1, wanted):
+    bounds: list[Bounds] = [{"physical_offset": (start, end - 1)}]
+    if topics is not None:
+        bounds = [{**bounds[0], "topic": (topic, topic)} for topic in topics if file.may_have(topic)]
+    for table in groups_within(storage, file, bounds, wanted):
         offsets = table.column("physical_offset").to_numpy()
         inside = (offsets >= start) & (offsets < end)
         rows = table if inside.all() else table.filter(pa.array(inside))
@@ -46,13 +45,21 @@ def rows_between(
             yield rows if columns is None else rows.select(list(columns))
 
 
-def groups_between(
-    path: Path, column: str, low: int, high: int, columns: Sequence[str] | None = None
+def groups_within(
+    storage: Storage, file: LakeFile, bounds: Collection[Bounds], columns: Collection[str] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the row groups of a file that may have a value of the column in [low, high]."""
-    with pq.ParquetFile(path) as file:
-        number = file.schema_arrow.get_field_index(column)
-        for group in range(file.num_row_groups):
-            known = file.metadata.row_group(group).column(number).statistics
-            if known is None or not known.has_min_max or (known.min <= high and known.max >= low):
-                yield file.read_row_group(group, None if columns is None else list(columns))
+    """Yield the row groups of a file that may have a row within one of the bounds."""
+    if not bounds:
+        return
+    with open_parquet(storage, file) as opened:
+        leaves = opened.metadata.schema.names
+        places = {name: leaves.index(name) for one in bounds for name in one}
+        for number in range(opened.num_row_groups):
+            group = opened.metadata.row_group(number)
+            if any(all(_overlaps(group, places[name], *limits) for name, limits in one.items()) for one in bounds):
+                yield opened.read_row_group(number, None if columns is None else list(columns))
+
+
+def _overlaps(group: pq.RowGroupMetaData, column: int, low: Any, high: Any) -> bool:
+    known = group.column(column).statistics
+    return known is None or not known.has_min_max or (known.min <= high and known.max >= low)

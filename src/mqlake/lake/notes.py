@@ -13,12 +13,11 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from mqlake.files.small_files import replace_file
 from mqlake.lake.entries import LakeFile, TableName
 from mqlake.lake.lake import Lake
 from mqlake.lake.snapshot import LakeSnapshot
 
-NAME = "pipeline.json"
+NAME = "_mqlake/pipeline.json"
 VERSION = 1
 TABLES: dict[str, TableName] = {"check": "findings", "archive": "messages", "index": "index", "stats": "stats"}
 """The stages in order, and the table that each of them writes."""
@@ -61,13 +60,21 @@ class Notes:
     latest: dict[str, int] = field(default_factory=dict)
     """Where each store's log ended when the pipeline last looked, by store name."""
     last_error: str | None = None
+    failed_stores: dict[str, str] = field(default_factory=dict)
+    """Stores that could not be read at the last look, by path, and why."""
     stages: dict[str, StageNotes] = field(default_factory=lambda: {name: StageNotes() for name in TABLES})
 
     def settle(self, snapshot: LakeSnapshot) -> None:
-        """Take positions from the manifest, and compute how far each stage lags the ends of the logs."""
+        """Take positions from the manifest, and compute how far each stage lags the ends of the logs.
+
+        A log reaches at least as far as the lake. So a stage that another job left out lags, even if nothing is new.
+        """
+        ends = dict(self.latest)
+        for store, state in snapshot.stores.items():
+            ends[store] = max(state.end, ends.get(store, 0))
         for name, stage in self.stages.items():
             stage.position = {store: reached(snapshot, TABLES[name], store) for store in snapshot.stores}
-            lags = [end - stage.position.get(store, end) for store, end in self.latest.items()]
+            lags = [end - stage.position.get(store, end) for store, end in ends.items()]
             stage.lag_bytes = sum(max(0, lag) for lag in lags)
 
     def took(self, name: str, rows: int, size: int, seconds: float) -> None:
@@ -86,13 +93,13 @@ class Notes:
     def save(self, lake: Lake) -> None:
         self.at = now_ms()
         content = json.dumps({"v": VERSION, **asdict(self)}, indent=1).encode() + b"\n"
-        replace_file(lake.own / NAME, content, lake.scratch)
+        lake.storage.replace(NAME, content)
 
     @classmethod
     def load(cls, lake: Lake) -> Notes | None:
         """Return the saved notes. None if no pipeline ran, or if its notes cannot be read."""
         try:
-            fields: dict[str, Any] = json.loads((lake.own / NAME).read_bytes())
+            fields: dict[str, Any] = json.loads(lake.storage.read(NAME))
             if fields.pop("v") != VERSION:
                 return None
             stages = {name: StageNotes(**fields["stages"][name]) for name in TABLES}

@@ -1,4 +1,4 @@
-"""Parquet files of the lake: written under a temporary name, synced, then renamed. The CRC is taken while writing.
+"""Parquet files of the lake: written under a temporary name or in parts, and visible only when complete.
 
 A file's name follows from its content (store, range), so a repeated task replaces its own file with the same one. A
 file counts only once a commit names it.
@@ -10,41 +10,33 @@ small file and save almost nothing.
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Collection, Iterable, Sequence
+import inspect
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mqlake.files.mapped_file import sync_directory
-from mqlake.lake.direct import DirectFile
+from mqlake.lake.entries import LakeFile
+from mqlake.lake.storage import Storage
 
 DICTIONARIES = ("store", "topic", "tags", "born_host", "store_host")
 """Texts with few distinct values. For other texts a dictionary costs more time than it saves space."""
 STATISTICS = (
-    "topic",
-    "queue_id",
-    "queue_offset",
-    "physical_offset",
-    "born_timestamp",
-    "store_timestamp",
-    "tags",
-    "key_hash",
+    *("store", "topic", "queue_id", "queue_offset", "physical_offset", "sys_flag"),
+    *("born_timestamp", "store_timestamp", "tags", "key_hash"),
 )
-"""Columns with min/max statistics, which tell readers which row groups to skip."""
-NEW = ".new"
+"""Columns with min/max statistics, which tell readers which row groups and pages to skip."""
 ZSTD_LEVEL = 1
 SAMPLE_BYTES = 1 << 16
 SHRUNK = 0.95
 """Do not compress a column if compression leaves more than this fraction of its size."""
+_KNOWS_BLOOM = "bloom_filter_options" in inspect.signature(pq.ParquetWriter.__init__).parameters
 
 
 class Written(NamedTuple):
-    """The result of a file that was written and renamed."""
+    """The result of a file that was written."""
 
     rows: int
     bytes: int
@@ -52,23 +44,30 @@ class Written(NamedTuple):
 
 
 class ParquetFile:
-    """A file being written. `close` renames it to its final name; `drop` deletes it."""
+    """A file being written. `close` gives it its name; `drop` abandons it."""
 
     def __init__(
         self,
-        root: Path,
+        storage: Storage,
         path: str,
         schema: pa.Schema,
+        *,
         dictionaries: Sequence[str] = DICTIONARIES,
         plain: Collection[str] = (),
+        sorted_by: Sequence[str] = (),
+        bloom: Mapping[str, int] | None = None,
     ) -> None:
-        """Open the file under a temporary name. `plain` names texts to store uncompressed, as they would not shrink."""
-        self._path = root / path
-        self._made = self._path.with_name(f"{self._path.name}.{os.getpid()}.{threading.get_ident()}{NEW}")
-        make_folders(root, self._path.parent)
-        self._file = DirectFile(self._made)
+        """`plain` names texts to store uncompressed, as they would not shrink. `bloom` names columns that get a Bloom
+        filter, with the number of distinct values in a row group."""
+        self._file = storage.open_output(path)
         self._rows = 0
-        self._writer = pq.ParquetWriter(self._file, schema, **_ways(schema, tuple(dictionaries), tuple(plain)))
+        options = dict(_ways(schema, tuple(dictionaries), tuple(plain)))
+        if sorted_by:
+            order = [(name, "ascending") for name in sorted_by]
+            options["sorting_columns"] = pq.SortingColumn.from_ordering(schema, order)
+        if bloom and _KNOWS_BLOOM:
+            options["bloom_filter_options"] = {name: {"ndv": max(1, count)} for name, count in bloom.items()}
+        self._writer = pq.ParquetWriter(self._file, schema, **options)
 
     def write(self, table: pa.Table) -> None:
         """Write one row group."""
@@ -76,16 +75,14 @@ class ParquetFile:
         self._rows += table.num_rows
 
     def close(self) -> Written:
-        """Make the content durable and rename the file. The name is durable after `sync_names`."""
+        """Make content and name durable."""
         self._writer.close()
-        self._file.sync()
-        self._made.rename(self._path)
+        self._file.commit()
         return Written(self._rows, self._file.size, self._file.crc)
 
     def drop(self) -> None:
-        """Delete the file, unless `close` has renamed it."""
-        self._file.close()
-        self._made.unlink(missing_ok=True)
+        """Abandon the file, unless `close` has returned."""
+        self._file.drop()
 
 
 @cache
@@ -100,6 +97,7 @@ def _ways(schema: pa.Schema, dictionaries: tuple[str, ...], plain: tuple[str, ..
         "use_dictionary": [name for name in dictionaries if name in schema.names],
         "column_encoding": dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
         "write_statistics": [name for name in STATISTICS if name in schema.names],
+        "write_page_index": True,
         "store_schema": False,
     }
 
@@ -115,10 +113,10 @@ def _leaves(field: pa.Field) -> list[str]:
     return [f"{field.name}.list.element"] if pa.types.is_list(field.type) else [field.name]
 
 
-def plain_columns(body: pa.Array) -> tuple[str, ...]:
-    """Return the message columns that are not worth compressing, judged by the first bodies: many bodies are already
+def plain_columns(bodies: pa.Array) -> tuple[str, ...]:
+    """Return the message columns that are not worth compressing, judged by some bodies: many bodies are already
     compressed or encrypted."""
-    values = body.buffers()[2]
+    values = bodies.buffers()[2]
     if values is None:
         return ()
     sample = values.slice(0, min(SAMPLE_BYTES, values.size))
@@ -126,29 +124,26 @@ def plain_columns(body: pa.Array) -> tuple[str, ...]:
     return () if len(compressed) <= SHRUNK * int(sample.size) else ("body",)
 
 
-def make_folders(root: Path, folder: Path) -> None:
-    """Make a folder inside `root`. Every new name on the way is durable."""
-    if folder == root or folder.exists():
-        return
-    make_folders(root, folder.parent)
-    folder.mkdir(exist_ok=True)
-    sync_directory(folder.parent)
-
-
-def sync_names(root: Path, paths: Iterable[str]) -> None:
-    """Make the names of files durable."""
-    for folder in sorted({(root / path).parent for path in paths}):
-        sync_directory(folder)
-
-
-def write_table(root: Path, path: str, table: pa.Table, dictionaries: Sequence[str] = DICTIONARIES) -> Written:
-    """Write a small file in one go. Content and name are durable."""
-    file = ParquetFile(root, path, table.schema, dictionaries)
+def write_table(
+    storage: Storage, path: str, table: pa.Table, dictionaries: Sequence[str] = DICTIONARIES, rows: int = 1 << 20
+) -> Written:
+    """Write a whole file, in row groups of `rows`."""
+    file = ParquetFile(storage, path, table.schema, dictionaries=dictionaries)
     try:
-        file.write(table)
-        written = file.close()
+        for first in range(0, max(1, table.num_rows), rows):
+            file.write(table.slice(first, rows))
+        return file.close()
     except BaseException:
         file.drop()
         raise
-    sync_names(root, [path])
-    return written
+
+
+def open_parquet(storage: Storage, file: LakeFile, **options: Any) -> pq.ParquetFile:
+    """Open a file of the lake. Close it, or use it in a `with`."""
+    return pq.ParquetFile(storage.open_input(file.path), pre_buffer=True, **options)
+
+
+def read_table(storage: Storage, file: LakeFile, schema: pa.Schema) -> pa.Table:
+    """Return all rows of a file."""
+    with open_parquet(storage, file) as opened:
+        return opened.read().cast(schema)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
-from mqlake.lake.entries import Gap, LakeFile, LakeRange, Seam, TableName, gaps_of, range_of, to_json
+from mqlake.lake.entries import Gap, LakeFile, LakeRange, Seam, TableName, file_of, gaps_of, range_of, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,9 @@ class StoreState:
         return replace(self, path=part.path, end=part.end, gaps=gaps, seam=seam)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LakeSnapshot:
-    """The lake after commit `version`. Version 0 is an empty lake."""
+    """The lake after commit `version`. Version 0 is an empty lake. Every table has the same version."""
 
     version: int = 0
     time_ms: int = 0
@@ -44,8 +45,17 @@ class LakeSnapshot:
 
     def files(self, table: TableName, store: str | None = None) -> list[LakeFile]:
         """Return the files of a table, of one store or of all, in log order."""
-        found = [f for f in self.by_path.values() if f.table == table and (store is None or f.store == store)]
-        return sorted(found, key=lambda file: (file.store, file.start, file.path))
+        if store is not None:
+            return list(self._sorted.get((table, store), ()))
+        return [file for (of_table, _), files in self._sorted.items() if of_table == table for file in files]
+
+    @cached_property
+    def _sorted(self) -> dict[tuple[TableName, str], list[LakeFile]]:
+        """The files by table and store: a lake may have a hundred stores and many thousand files."""
+        found: dict[tuple[TableName, str], list[LakeFile]] = {}
+        for file in sorted(self.by_path.values(), key=lambda file: (file.store, file.start, file.path)):
+            found.setdefault((file.table, file.store), []).append(file)
+        return found
 
     def after(self, commit: Mapping[str, Any]) -> LakeSnapshot:
         """Return the version that a commit produces from this one."""
@@ -59,7 +69,7 @@ class LakeSnapshot:
             removed[path] = commit["time"]
         for path in commit.get("forget", ()):
             removed.pop(path, None)
-        files.update((fields["path"], LakeFile(**fields)) for fields in commit.get("add", ()))
+        files.update((fields["path"], file_of(fields)) for fields in commit.get("add", ()))
         return LakeSnapshot(commit["version"], commit["time"], stores, files, removed)
 
     def to_json(self) -> dict[str, Any]:
@@ -74,7 +84,7 @@ class LakeSnapshot:
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> LakeSnapshot:
         stores = {state["name"]: _state(state) for state in fields["stores"]}
-        files = {file["path"]: LakeFile(**file) for file in fields["files"]}
+        files = {file["path"]: file_of(file) for file in fields["files"]}
         return cls(fields["version"], fields["time"], stores, files, fields["removed"])
 
 
@@ -90,14 +100,16 @@ def commit_json(
     add: Iterable[LakeFile],
     remove: Iterable[str],
     forget: Iterable[str],
+    writer: str = "",
 ) -> dict[str, Any]:
-    """Return a commit as its manifest file holds it."""
+    """Return a commit as its manifest file holds it. `writer` tells apart commits of the same content."""
     commit = {
         "version": version,
         "time": time_ms,
+        "writer": writer,
         "ranges": [to_json(part) for part in ranges],
         "add": [to_json(file) for file in add],
         "remove": list(remove),
         "forget": list(forget),
     }
-    return {name: value for name, value in commit.items() if value != []}
+    return {name: value for name, value in commit.items() if value not in ([], "")}

@@ -47,9 +47,9 @@ def admit(lake: Lake, paths: Sequence[Path], *, add_store: bool = False, accept_
     for number, identity in enumerate(identities):
         if identity in identities[:number]:
             found = f"it is a copy of {paths[identities.index(identity)]}: both have the same identity"
-            raise WrongLake(lake.root, str(paths[number]), found, "archive only one of them")
+            raise WrongLake(lake.place, str(paths[number]), found, "archive only one of them")
     if not add_store:
-        refuse_strangers(lake.root, snapshot, paths, "name another lake, or add it to this one (--add-store)")
+        refuse_strangers(lake.place, snapshot, paths, "name another lake, or add it to this one (--add-store)")
     known = {state.identity: state for state in snapshot.stores.values()}
     return [
         _continued(lake, known[identity], path, accept_gap) if identity in known else _new(lake, snapshot, path)
@@ -57,7 +57,7 @@ def admit(lake: Lake, paths: Sequence[Path], *, add_store: bool = False, accept_
     ]
 
 
-def refuse_strangers(lake: Path, snapshot: LakeSnapshot, paths: Sequence[Path], remedy: str) -> None:
+def refuse_strangers(lake: str, snapshot: LakeSnapshot, paths: Sequence[Path], remedy: str) -> None:
     """Raise WrongLake if the lake has stores but none of these. A store that no longer exists is known by its path."""
     known = {state.identity: state.path for state in snapshot.stores.values()}
     gone = {path for path in known.values() if not Path(path).exists()}
@@ -71,22 +71,22 @@ def _new(lake: Lake, snapshot: LakeSnapshot, path: Path) -> Member:
     for state in snapshot.stores.values():
         if str(path) in (state.name, state.path):
             found = f"the lake has a store at this path with another identity ({state.identity})"
-            raise WrongLake(lake.root, str(path), found, "another store took over the path: name another lake for it")
+            raise WrongLake(lake.place, str(path), found, "another store took over the path: name another lake for it")
     return Member(str(path), make_identity(path), path, first_offset(path))
 
 
 def _continued(lake: Lake, state: StoreState, path: Path, accept_gap: bool) -> Member:
     """Return the member for a store that the lake already has a part of."""
-    check_seam(lake.root, state, path)
+    check_seam(lake.place, state, path)
     first = first_offset(path)
     if first <= state.end:
         return Member(state.name, state.identity, path, state.end)
     if not accept_gap:
-        raise LakeGap(lake.root, str(path), state.end, first)
+        raise LakeGap(lake.place, str(path), state.end, first)
     return Member(state.name, state.identity, path, first, Gap(state.end, first, LOST))
 
 
-def check_seam(lake: Path, state: StoreState, path: Path) -> None:
+def check_seam(lake: str, state: StoreState, path: Path) -> None:
     """Raise WrongLake unless the log at `path` is the archived one, as far as identity and last record show."""
     if identity_of(path) != state.identity:
         raise WrongLake(lake, str(path), f"its identity is not {state.identity}, as in the lake", "name another lake")

@@ -8,7 +8,8 @@ store. Otherwise the read fails.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+import itertools
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,18 +19,20 @@ import pyarrow.compute as pc
 from mqlake.errors import ChangedUnderRead, CorruptRecord, LakeGap
 from mqlake.lake import MARKER, Lake, LakeFile, LakeSnapshot, StoreState, identity_of
 from mqlake.lake.messages import rows_between
+from mqlake.lake.storage import Storage
 from mqlake.lake.stores import refuse_strangers
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.schema import Table
 from mqlake.spark.selection import Selection
 from mqlake.spark.split import Split
+from mqlake.spark.topics import wants
 from mqlake.store.scan import schema as scanned_schema
 
 
 def require_lake_of(lake: str, stores: Sequence[Path]) -> None:
     """Raise WrongLake if the lake has stores but none of these."""
     opened = Lake.open(lake)
-    refuse_strangers(opened.root, opened.snapshot(), stores, "name its own lake, or none")
+    refuse_strangers(opened.place, opened.snapshot(), stores, "name its own lake, or none")
 
 
 def begins_at(options: SourceOptions, store: str, first: int) -> int:
@@ -39,7 +42,7 @@ def begins_at(options: SourceOptions, store: str, first: int) -> int:
     if state is None:
         return first
     if state.end < first:
-        raise LakeGap(Path(options.lake), store, state.end, first)
+        raise LakeGap(options.lake, store, state.end, first)
     return min(first, state.start)
 
 
@@ -49,10 +52,31 @@ def state_of(snapshot: LakeSnapshot, store: str) -> StoreState | None:
     return next((state for state in snapshot.stores.values() if state.identity == identity), None)
 
 
-def cut_archived(split: Split, size: int) -> list[Split]:
-    """Split a range that only the lake has. A row belongs to the split in which it begins, so any cut is valid."""
-    places = range(split.start, split.end, size)
-    return [replace(split, start=place, end=min(place + size, split.end), archived=True) for place in places]
+def cut_archived(split: Split) -> list[Split]:
+    """Cut a range that only the lake has where its files begin: a file is ordered by topic, so a part of it costs as
+    much as all of it. A row belongs to the split in which it begins, so any cut is valid."""
+    assert split.lake is not None
+    if split.start >= split.end:
+        return []
+    snapshot = Lake.open(split.lake).snapshot()
+    state = state_of(snapshot, split.store)
+    starts = [file.start for file in snapshot.files("messages", state.name)] if state is not None else []
+    cuts = sorted({split.start, *(start for start in starts if split.start < start < split.end), split.end})
+    return [replace(split, start=start, end=end, archived=True) for start, end in itertools.pairwise(cuts)]
+
+
+def files_between(options: SourceOptions, split: Split) -> str:
+    """Describe which files a range that only the lake has is read from."""
+    assert split.lake is not None
+    snapshot = Lake.open(split.lake).snapshot()
+    state = state_of(snapshot, split.store)
+    files = snapshot.files("messages", state.name) if state is not None else []
+    inside = [file for file in files if file.start < split.end and file.end > split.start]
+    wanted = [file for file in inside if may_have(options, split.topics, file)]
+    return (
+        f"{split.lake}, version {snapshot.version}, [{split.start}, {max(split.start, split.end)}): "
+        f"{len(wanted)} of {len(files)} files, {sum(file.bytes for file in wanted):,} bytes"
+    )
 
 
 def read_archived(
@@ -71,19 +95,35 @@ def read_archived(
     selection = Selection(options, split.topics)
     table = Table(split.store, schema)
     for file in snapshot.files("messages", state.name):
-        if file.start < end and file.end > start and may_have(options, split, file):
-            for rows in rows_between(lake.root, file, start, end, {*selection.columns, "topic"}):
-                for batch in _as_scanned(rows, split.topics, selection.columns):
-                    batch = selection.of(batch)
-                    if batch.num_rows:
-                        yield table.of_messages(batch)
+        if file.start < end and file.end > start and may_have(options, split.topics, file):
+            yield from read_file(lake.storage, file, start, end, selection, table, split.topics)
     yield from _damage(options, table, state, start, end)
     return end
 
 
-def may_have(options: SourceOptions, split: Split, file: LakeFile) -> bool:
-    """Return whether a file may have a wanted row."""
-    by_topic = split.topics is None or file.topic is None or file.topic in split.topics
+def read_file(
+    storage: Storage,
+    file: LakeFile,
+    start: int,
+    end: int,
+    selection: Selection,
+    table: Table,
+    topics: tuple[str, ...] | None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted messages of a file that begin in [start, end) of the log. None stands for all topics."""
+    for rows in rows_between(storage, file, start, end, {*selection.columns, "topic"}, topics):
+        for batch in _as_scanned(rows, topics, selection.columns):
+            batch = selection.of(batch)
+            if batch.num_rows:
+                yield table.of_messages(batch)
+
+
+def may_have(options: SourceOptions, topics: Collection[str] | None, file: LakeFile) -> bool:
+    """Return whether a file may have a wanted row of these topics; None stands for all that the options allow."""
+    if topics is not None:
+        by_topic = any(map(file.may_have, topics))
+    else:
+        by_topic = file.topics is None or any(wants(options, topic) for topic in file.topics)
     since = options.start_time is None or file.max_time is None or file.max_time >= options.start_time
     until = options.end_time is None or file.min_time is None or file.min_time < options.end_time
     return by_topic and since and until

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from mqlake.errors import InvalidConfig
+from mqlake.files.place import place_of
 from mqlake.spark.schema import checked_columns
 from mqlake.store.scan import RAW_BODY
 
@@ -72,7 +73,7 @@ class SourceOptions:
     via: Via = "auto"
     """How to find messages: the cheapest way, or the named one (via)."""
     lake: str | None = None
-    """The folder of a lake, from which to read what the log no longer has (lake)."""
+    """The place of a lake, from which to read what the log no longer has (lake)."""
 
     @property
     def smallest_split(self) -> int:
@@ -172,10 +173,8 @@ def _one_path(name: str, text: str) -> tuple[str, ...]:
     return (text,)
 
 
-def _folder(name: str, text: str) -> str:
-    if not text:
-        raise InvalidConfig(f"option {name}", text, "must name the folder of a lake")
-    return text
+def _lake(name: str, text: str) -> str:
+    return str(place_of(text, f"option {name}"))
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:
@@ -281,7 +280,7 @@ PARSERS: dict[str, Callable[[str, str], Any]] = {
     "splitSize": _size,
     "minPartitions": _positive,
     "via": _one_of("auto", "scan", "queue", "index"),
-    "lake": _folder,
+    "lake": _lake,
 }
 """The parser of every option, by the option's name."""
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mqlake.config import IndexConfig, StoreConfig
-from mqlake.errors import ChangedUnderRead, InvalidConfig, NotAStore, OffsetOutOfRange
+from mqlake.errors import ChangedUnderRead, NotAStore, OffsetOutOfRange
+from mqlake.files.place import local_path
 from mqlake.spark.boundaries import CLOCK_STEP_MS, Boundaries, FileGone
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.split import Split
@@ -40,13 +41,15 @@ class StorePlan:
     stop: int
     way: Way
     splits: list[Split]
+    lake: str = ""
+    """What is read of a lake."""
 
     def __str__(self) -> str:
         size = self.stop - self.start
         return (
             f"{self.store}: log [{self.first}, {self.end}), selected [{self.start}, {self.stop})\n"
             f"  {self.way.name}: {self.way.reason}; reads about {self.way.cost:,} bytes of {size:,}, "
-            f"in {len(self.splits)} splits"
+            f"in {len(self.splits)} splits{self.lake}"
         )
 
 
@@ -85,32 +88,32 @@ def cut(parts: Sequence[tuple[Snapshot, int, int]], options: SourceOptions) -> l
     ways = [choose(snapshot, options, start, stop) for snapshot, start, stop in parts]
     size = split_size(sum(way.cost for way in ways), options)
     return [
-        StorePlan(snapshot.root, snapshot.first, snapshot.end, start, stop, way, _cut(snapshot, options, way, size))
+        StorePlan(snapshot.root, snapshot.first, snapshot.end, start, stop, way, *_cut(snapshot, options, way, size))
         for (snapshot, start, stop), way in zip(parts, ways, strict=True)
     ]
 
 
-def _cut(snapshot: Snapshot, options: SourceOptions, way: Way, size: int) -> list[Split]:
-    """Return the splits of what only the lake has, then those of the log."""
+def _cut(snapshot: Snapshot, options: SourceOptions, way: Way, size: int) -> tuple[list[Split], str]:
+    """Return the splits of what only the lake has, then those of the log; and what is read of the lake."""
     splits = way.cut(size)
     if options.lake is None:
-        return splits
-    from mqlake.spark.archived import begins_at, cut_archived  # importing it takes as long as everything else here
+        return splits, ""
+    # Importing this takes as long as everything else here.
+    from mqlake.spark.archived import begins_at, cut_archived, files_between
 
     start, stop = begins_at(options, snapshot.root, snapshot.first), snapshot.first
     start = max(start, options.start_offset or 0)
     stop = min(stop, options.end_offset if options.end_offset is not None else stop)
     archived = snapshot.split(start, stop, topics=options.topics, lake=options.lake)
-    return [*cut_archived(archived, options.split_size), *(replace(split, lake=options.lake) for split in splits)]
+    told = f"\n  lake: {files_between(options, archived)}"
+    return [*cut_archived(archived), *(replace(split, lake=options.lake) for split in splits)], told
 
 
 def expand(paths: tuple[str, ...]) -> list[Path]:
     """Return the folders that paths and patterns name, each once."""
     found: dict[Path, Path] = {}
     for text in paths:
-        path = text.removeprefix("file://") if text.startswith("file:///") else text.removeprefix("file:")
-        if "://" in path:
-            raise InvalidConfig("option path", text, "stores are read from a file system that every worker can see")
+        path = str(local_path(text))
         is_pattern = glob.has_magic(path) and not Path(path).exists()
         matches = sorted(glob.glob(path)) if is_pattern else [path]  # noqa: PTH207  # patterns may be absolute
         if not matches:

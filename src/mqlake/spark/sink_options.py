@@ -27,6 +27,7 @@ from mqlake.codec.config_json import MAX_CONFIG_BYTES, read_config
 from mqlake.config import SETTINGS, StoreConfig
 from mqlake.errors import InvalidConfig, InvalidMessage, StoreError
 from mqlake.files.layout import Layout
+from mqlake.files.place import local_path
 from mqlake.files.small_files import read_small_file
 from mqlake.ingest.batches import Fence
 from mqlake.ingest.staging import NAME
@@ -96,13 +97,13 @@ def plan_write(given: Mapping[str, str], schema: StructType, *, overwrite: bool,
         )
     options = _options(given, stream=stream)
     _require_columns(schema, options.get("topic"))
-    path = Path(options.get("path", ""))
     if not options.get("path"):
         raise InvalidConfig("option path", None, 'name the store\'s folder: save("data/store")')
+    path = local_path(options["path"])
     settings = {OF_STORE[name]: value for name, value in options.items() if name in OF_STORE}
     config = StoreConfig.from_properties(settings)
     lock_timeout_s = _seconds(options["locktimeout"]) if "locktimeout" in options else LOCK_TIMEOUT_S
-    layout = find_store(path.absolute(), read_only=False, create=True)
+    layout = find_store(path, read_only=False, create=True)
     topics = topics_set_up(layout)
     return Target(
         path=layout.root,

@@ -2,7 +2,7 @@
 
 The death of a worker costs a task, which Spark runs again. The death of the driver costs the running batch, and the
 next command resumes from what the lake holds. In the end the archive must hold every record of the log exactly once,
-and the index every key exactly once.
+the index every key exactly once, and the Delta table, read without the manifest, the same.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ class Pipeline(Row):
         for life in range(DRIVER_KILLS + 1):
             put(folder / "store", life)
             if life < DRIVER_KILLS:
-                outcome.faults += kill_at(start(folder, rng, "--every", "10ms"), folder / "lake", rng)
+                command = start(folder, str(folder / "lake"), rng, "--every", "10ms")
+                outcome.faults += kill_at(command, folder / "lake", rng)
             else:
-                last = start(folder, rng, "--once")
+                last = start(folder, str(folder / "lake"), rng, "--once")
                 if last.wait(COMMAND_S) != 0:
                     said = (folder / "command.txt").read_text(errors="replace")[-2000:]
                     outcome.count("errors", [said], "the last command failed")
@@ -63,8 +64,8 @@ def put(store: Path, life: int) -> None:
             opened.put(Message(f"topic-{number % 7}", b"." * (number * 31 % 700), keys=f"key-{number}"))
 
 
-def start(folder: Path, rng: random.Random, *how: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "mqlake", "pipeline", "run", str(folder / "store"), "--lake", str(folder / "lake")]
+def start(folder: Path, lake: str, rng: random.Random, *how: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "mqlake", "pipeline", "run", str(folder / "store"), "--lake", lake]
     command += ["--batch-bytes", f"{rng.choice((20, 60))}k", "--split-size", "12k", "--master", "local[2,4]", *how]
     with (folder / "command.txt").open("ab") as said:
         return subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
@@ -124,18 +125,18 @@ def kill_worker(group: int, rng: random.Random) -> int:
 
 def judge(outcome: Outcome, store: Path, lake: Path) -> None:
     from mqlake.lake import Lake
-    from mqlake.lake.messages import groups_between, rows_between
+    from mqlake.lake.messages import groups_within
     from mqlake.lake.verify import verify
 
     opened = Lake.open(lake)
     snapshot = opened.snapshot()
     found: Counter[int] = Counter()
     for file in snapshot.files("messages"):
-        for rows in rows_between(lake, file, file.start, file.end, ["physical_offset"]):
+        for rows in groups_within(opened.storage, file, [{}], ["physical_offset"]):
             found.update(rows.column("physical_offset").to_pylist())
     named: Counter[int] = Counter()
     for file in snapshot.files("index"):
-        for rows in groups_between(lake / file.path, "physical_offset", 0, 2**62, ["physical_offset"]):
+        for rows in groups_within(opened.storage, file, [{}], ["physical_offset"]):
             named.update(rows.column("physical_offset").to_pylist())
     with MessageStore.open(store, read_only=True) as log:
         wanted = [offset for batch in log.scan(columns=["physical_offset"]) for offset in batch[0].to_pylist()]
@@ -144,3 +145,24 @@ def judge(outcome: Outcome, store: Path, lake: Path) -> None:
         twice = [offset for offset, count in counted.items() if count > 1 or offset not in set(wanted)]
         outcome.count("invented", twice, f"more than once in the {what}: record at")
     outcome.count("errors", verify(opened), "the lake is not intact")
+    outcome.count("lost", sorted(set(wanted) - set(by_delta(lake))), "not in the Delta table: record at")
+
+
+def by_delta(lake: Path) -> list[int]:
+    """Return the offsets in the table messages as another engine sees it: from its Delta log alone."""
+    try:
+        import deltalake
+    except ImportError:
+        from mqlake.lake.delta_read import live_files
+        from mqlake.lake.storage import storage_at
+
+        newest = max(int(path.stem) for path in (lake / "messages" / "_delta_log").glob("*.json"))
+        paths = [str(lake / path) for path in live_files(storage_at(lake), "messages", newest)]
+    else:
+        paths = deltalake.DeltaTable(str(lake / "messages")).file_uris()
+    import pyarrow.parquet as pq
+
+    files = [pq.ParquetFile(path.removeprefix("file://")) for path in paths]
+    found = [offset for file in files for offset in file.read(["physical_offset"]).column(0).to_pylist()]
+    assert len(found) == len(set(found)), "a record is in the Delta table once"
+    return found

@@ -22,7 +22,7 @@ from mqlake.lake.stores import Member, admit, first_offset
 from mqlake.lake.vacuum import vacuum
 from mqlake.spark.jobs.archive_split import archive_split
 from mqlake.spark.jobs.index_split import index_split
-from mqlake.spark.jobs.tasks import run_tasks
+from mqlake.spark.jobs.tasks import let_workers_reach, run_tasks
 from mqlake.spark.options import parse_options
 from mqlake.spark.plan import expand, plan
 from mqlake.spark.split import Split
@@ -63,8 +63,9 @@ def archive(
     progress: Progress | None = None,
 ) -> list[Archived]:
     """Archive everything that can be read of the stores. Creates the lake if there is none."""
-    opened = Lake.open(lake, create=True)
     paths = expand((stores,) if isinstance(stores, str) else tuple(stores))
+    opened = Lake.open(lake, create=True)
+    let_workers_reach(spark, opened.place)
     with opened.lock():
         vacuum(opened)
         members = [
@@ -102,7 +103,7 @@ def plan_splits(lake: Lake, member: Member, split_size: str) -> list[Split]:
         [planned] = plan(parse_options(options))
     except OffsetOutOfRange as error:
         found = f"its log ends at {error.end_offset}, the lake ends at {member.start}: the log was truncated"
-        raise WrongLake(lake.root, str(member.path), found, "archive it into a new lake") from None
+        raise WrongLake(lake.place, str(member.path), found, "archive it into a new lake") from None
     splits = planned.splits
     if splits:  # a marker or damage between the lake's end and the next record is a gap to be listed
         splits[0] = replace(splits[0], start=member.start)
@@ -123,7 +124,7 @@ def steps(items: Sequence[Item], step_bytes: int) -> Iterator[list[Item]]:
 
 def archive_step(spark: SparkSession, lake: Lake, step: Sequence[Item], index: bool) -> list[Archived]:
     """Write the files, commit them, and move the gates. Return what was archived of each split."""
-    ranges, files = harvest(run_tasks(spark, step, partial(archive_task, str(lake.root), index), DONE))
+    ranges, files = harvest(run_tasks(spark, step, partial(archive_task, lake.place, index), DONE))
     lake.commit(ranges, files)
     move(lake)
     return [archived(part, [file for file in files if file.table == "messages"]) for part in ranges]

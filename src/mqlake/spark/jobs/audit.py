@@ -22,6 +22,7 @@ from mqlake.inspect.check import CheckReport, Examination
 from mqlake.inspect.check_index import Chains, ChainWork, look_at_chains
 from mqlake.inspect.findings import Finding
 from mqlake.inspect.piece import GRID, How, Part, Piece, look_at_part
+from mqlake.lake.tables import FINDINGS
 from mqlake.spark.jobs.answers import answers
 from mqlake.spark.jobs.rebuild import part_size_for
 from mqlake.spark.plan import expand
@@ -29,25 +30,6 @@ from mqlake.store.opening import find_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-FINDINGS = pa.schema(
-    [
-        pa.field("store", pa.string(), nullable=False),
-        pa.field("severity", pa.string(), nullable=False),
-        pa.field("promise", pa.string(), nullable=False),
-        pa.field("file", pa.string(), nullable=False),
-        pa.field("offset", pa.int64()),
-        pa.field("physical_offset", pa.int64()),
-        pa.field("topic", pa.string()),
-        pa.field("queue_id", pa.int32()),
-        pa.field("queue_offset", pa.int64()),
-        pa.field("found", pa.string(), nullable=False),
-        pa.field("expected", pa.string(), nullable=False),
-        pa.field("cost", pa.string(), nullable=False),
-        pa.field("remedy", pa.string(), nullable=False),
-    ]
-)
-"""A finding: its place in a file and, for the log and for queues, its offset as readers see it."""
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Work = tuple[int, How, Part | ChainWork]

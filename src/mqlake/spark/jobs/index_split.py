@@ -7,8 +7,6 @@ few row groups. It then compares the key itself in the message (`lake.find`).
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 
@@ -16,6 +14,7 @@ from mqlake.kernel import dispatch_records
 from mqlake.kernel.types import BLANK, REACHED_END
 from mqlake.lake.entries import done
 from mqlake.lake.index import KEY, write_index
+from mqlake.lake.storage import storage_at
 from mqlake.lake.stores import Member
 from mqlake.spark.jobs.archive_split import WHOLE_LOG
 from mqlake.spark.read_split import SplitScan
@@ -28,7 +27,7 @@ STEP_BYTES = 8 << 20
 def index_split(lake: str, member: Member, split: Split) -> pa.Table:
     """Write the index of a split, even if it is empty: a range without a file counts as not indexed."""
     keys = np.concatenate([np.empty(0, KEY), *IndexScan(WHOLE_LOG, split, ("size",)).keys()])
-    file = write_index(Path(lake), member.name, member.identity, split.start, split.end, keys)
+    file = write_index(storage_at(lake), member.name, member.identity, split.start, split.end, keys)
     return done([file])
 
 

@@ -1,50 +1,40 @@
-"""The pipeline: check -> archive -> index -> stats, as one streaming query over the logs of any number of stores.
+"""The pipeline: check -> archive -> index -> stats, over the logs of any number of stores, batch by batch.
 
 A batch is a byte range of each log. Workers take their ranges through all stages. Then one commit of the lake's
-manifest makes everything count at once, and the stores' gates move. The manifest alone decides what is done. A batch
-that Spark repeats finds its ranges in the manifest and writes nothing. A checkpoint that contradicts the lake is
-replaced by a new one that begins where the lake ends. So no kill, of the driver or of a worker, loses a record or
+manifest makes everything count at once, and the stores' gates move. The manifest alone decides what is done: a batch
+begins where the lake ends, and nothing else is remembered. So no kill, of the driver or of a worker, loses a record or
 archives it twice. The lake is locked while the pipeline runs.
+
+A store that fails is reported and left out until it can be read again; the others go on, unless `strict` is set.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import SparkSession
 
-from mqlake.errors import InvalidConfig, LakeGap, StoreError
-from mqlake.files.layout import Layout
-from mqlake.files.names import list_files
-from mqlake.lake import DONE, Lake, harvest
+from mqlake.errors import InvalidConfig, StageFailed, StoreError
+from mqlake.files.place import place_of
+from mqlake.lake import DONE, Lake, LakeFile, LakeRange, harvest
 from mqlake.lake.gate import move
 from mqlake.lake.notes import Notes, now_ms, rows_of
-from mqlake.lake.stores import Member, admit, check_seam, first_offset
 from mqlake.lake.vacuum import vacuum
-from mqlake.spark.jobs.archive import prepare
-from mqlake.spark.jobs.ranges import MqlakeRanges, ranges_of
-from mqlake.spark.jobs.stages import STAGES, Work, part_of, run_stages, seconds_of
-from mqlake.spark.jobs.tasks import run_tasks
-from mqlake.spark.offsets import positions_of, reported_positions
+from mqlake.spark.jobs.logs import Log, Logs, require_one
+from mqlake.spark.jobs.stages import STAGES, Failure, failures_of, run_stages, seconds_of
+from mqlake.spark.jobs.tasks import let_workers_reach, run_tasks
 from mqlake.spark.options import size_of
-from mqlake.spark.plan import expand
 from mqlake.spark.registration import require_classic
-from mqlake.store.opening import find_store
 
-CHECKPOINT = "checkpoint"
 BATCH_BYTES = "1g"
-POLL_S = 0.2
+LOOK_S = 10.0
+"""How often the ends of the logs are noted while nothing is processed."""
 UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
@@ -58,10 +48,12 @@ class Batch:
     files: int
     seconds: float
     findings: int
+    failed: Mapping[str, str]
+    """For each store that could not be read, the reason."""
 
 
 Told = Callable[[Batch, Notes], object]
-"""Called after each batch that processed something."""
+"""Called after each batch that processed something, and when other stores fail."""
 
 
 def pipeline(
@@ -75,30 +67,31 @@ def pipeline(
     batch_bytes: str = BATCH_BYTES,
     add_store: bool = False,
     accept_gap: bool = False,
+    strict: bool = False,
     told: Told | None = None,
     stop: threading.Event | None = None,
 ) -> Notes:
     """Run until everything that exists now is in the lake (`once`), or until `stop` is set. Return the run's notes.
 
-    The pipeline stops between two batches. If a batch fails, the error is noted in the lake and raised.
+    The pipeline stops between two batches. It fails if no store can be read or, with `strict`, if one cannot. The error
+    is noted in the lake and raised.
     """
     require_classic(
         spark, "mqlake.spark.pipeline", "use a session of mqlake.spark.session: its batches run in this program"
     )
     pause_ms = milliseconds(every)
-    sizes = {"splitSize": size_of("split_size", split_size), "maxBytesPerTrigger": size_of("batch_bytes", batch_bytes)}
+    split_bytes, limit = size_of("split_size", split_size), size_of("batch_bytes", batch_bytes)
     paths = (stores,) if isinstance(stores, str) else tuple(stores)
-    with_log = [find_store(path, read_only=True, create=False).root for path in expand(paths) if has_log(path)]
+    place_of(lake)
+    require_one(paths)
     opened = Lake.open(lake, create=True)
+    let_workers_reach(spark, opened.place)
     with opened.lock():
         vacuum(opened)
-        admitted = admit(opened, with_log, add_store=add_store, accept_gap=accept_gap) if with_log else []
-        members = {str(member.path): prepare(opened, member) for member in admitted}
-        move(opened)
-        run = Pipeline(spark, opened, members, told or (lambda batch, notes: None))
+        logs = Logs(opened, paths, split_bytes=split_bytes, add_store=add_store, accept_gap=accept_gap)
+        run = Pipeline(spark, opened, logs, limit, strict=strict, told=told or (lambda batch, notes: None))
         run.notes.every = "once" if once else every
-        options = {"paths": json.dumps(paths), **{name: str(size) for name, size in sizes.items()}}
-        return run.until(run.start(options, None if once else pause_ms), stop or threading.Event())
+        return run.until(None if once else pause_ms / 1000, stop or threading.Event())
 
 
 def milliseconds(every: str) -> int:
@@ -108,169 +101,120 @@ def milliseconds(every: str) -> int:
     return int(match[1]) * UNITS[match[2]]
 
 
-def has_log(path: Path) -> bool:
-    """Return whether a store has a log. A new store has none; it joins with its first message."""
-    folder = Layout(path).commit_log
-    return not folder.is_dir() or bool(list_files(folder))
-
-
 class Pipeline:
-    """One run. Spark calls it on a thread of its own, one batch after the other."""
+    """One run."""
 
-    def __init__(self, spark: SparkSession, lake: Lake, members: dict[str, Member], told: Told) -> None:
-        self._spark, self._lake, self._members, self._told = spark, lake, members, told
-        self._between_batches = threading.Lock()
-        self._ends = False
-        self._noting = threading.Lock()
+    def __init__(
+        self, spark: SparkSession, lake: Lake, logs: Logs, limit: int, *, strict: bool = False, told: Told
+    ) -> None:
+        self._spark, self._lake, self._logs, self._limit = spark, lake, logs, limit
+        self._strict, self._told = strict, told
+        self._failed: dict[str, str] = {}
+        self._said, self._said_at = "", 0.0
         self.notes = Notes(started=now_ms())
 
-    def start(self, options: Mapping[str, str], pause_ms: int | None) -> StreamingQuery:
-        """Resume from the checkpoint if it agrees with the lake, else begin where the lake ends."""
-        checkpoint = self._lake.own / CHECKPOINT
-        if not agrees(checkpoint, self._members.values()):
-            shutil.rmtree(checkpoint, ignore_errors=True)
-        starts = {path: member.start for path, member in self._members.items()}
-        self._note()
-        self._spark.dataSource.register(MqlakeRanges)
-        source = self._spark.readStream.format("mqlake_ranges").options(**options).option("via", "scan")
-        source = source.option("includeInternal", "true").option("startingOffsets", json.dumps(starts))
-        writer = source.load().writeStream.foreachBatch(self.batch).option("checkpointLocation", str(checkpoint))
-        writer = writer.queryName("mqlake pipeline")
-        if pause_ms is None:
-            return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{pause_ms} milliseconds").start()
-
-    def until(self, query: StreamingQuery, stop: threading.Event) -> Notes:
-        """Wait for the end of the query, and note its progress meanwhile."""
-        seen = None
+    def until(self, pause_s: float | None, stop: threading.Event) -> Notes:
+        """Run batches until `stop` is set or, without a pause, until the logs are processed as far as they are now."""
         try:
-            while not query.awaitTermination(POLL_S):  # type: ignore[arg-type]  # fractions of a second work too
-                progress = query.lastProgress
-                if progress is not None and (progress["batchId"], progress["timestamp"]) != seen:
-                    seen = progress["batchId"], progress["timestamp"]
-                    self._look_at(progress)
-                if stop.is_set():
-                    with self._between_batches:
-                        self._ends = True
-                    query.stop()
-                    self.notes.state = "stopped"
-                    break
-            else:
-                self.notes.state = "done"
-        except PySparkException as error:
-            reason = self._refusal()
-            if reason is None:
-                self.notes.failed(*failure(str(error)))
-                raise
-            self.notes.failed(None, f"{type(reason).__name__}: {reason}")
-            raise reason from error
+            move(self._lake)
+            logs = self._look()
+            target = {path: log.end for path, log in logs.items()} if pause_s is None else None
+            while not stop.is_set():
+                began, behind = time.monotonic(), sum(log.end - log.start for log in logs.values())
+                size = self.batch(logs, target)
+                if pause_s is None and not size:
+                    self.notes.state = "done"
+                    return self.notes
+                if pause_s is not None and size in (0, behind):
+                    self._pause(began + pause_s, stop)
+                logs = self._look()
+            self.notes.state = "stopped"
         except BaseException as error:
-            self.notes.failed(None, f"{type(error).__name__}: {error}")
+            self.notes.failed(*failure(error))
             raise
         finally:
             self._note()
-            if query.isActive:
-                self._ends = True
-                query.stop()
+            self._logs.close()
         return self.notes
 
-    def _refusal(self) -> StoreError | None:
-        """Return why the next run would be refused: a store is gone, replaced, or was cleaned too early.
+    def _look(self) -> dict[str, Log]:
+        """Return the stores that can be read. Raises an error if there is none, or if all must be readable."""
+        logs = self._logs.look()
+        self._report(self._logs.failed, left=len(logs))
+        self._note({log.member.name: log.end for log in logs.values()})
+        return logs
 
-        This error says what to do, unlike the error of the first task that noticed.
-        """
-        try:
-            admit(self._lake, [Path(path) for path in self._members], add_store=True)
-        except StoreError as reason:
-            return reason
-        return None
+    def _report(self, failed: Mapping[str, StoreError], left: int) -> None:
+        """Note the stores that failed, and tell about those that are new. Raise the first error if it ends the run."""
+        texts = {path: f"{type(error).__name__}: {error}" for path, error in failed.items()}
+        new = {path: texts[path] for path in sorted(texts.keys() - self._failed.keys())}
+        self._failed = self.notes.failed_stores = texts
+        if failed and (self._strict or not left):
+            raise next(iter(failed.values()))
+        if new:
+            self._told(Batch(self.notes.batches, 0, 0, 0, 0.0, 0, new), self.notes)
 
-    def _look_at(self, progress: Any) -> None:
-        latest = reported_positions(progress["sources"][0]["latestOffset"])
-        self._note({self._members[path].name: end for path, end in latest.items() if path in self._members})
+    def _pause(self, until: float, stop: threading.Event) -> None:
+        while (left := until - time.monotonic()) > 0 and not stop.wait(min(left, LOOK_S)):
+            if left > LOOK_S:
+                self._look()
 
     def _note(self, latest: Mapping[str, int] | None = None) -> None:
-        with self._noting:
-            self.notes.latest |= latest or {}
-            self.notes.settle(self._lake.snapshot())
-            self.notes.save(self._lake)
+        """Save the notes if they say something new, and at times to show that the run is alive."""
+        notes = self.notes
+        notes.latest |= latest or {}
+        notes.settle(self._lake.snapshot())
+        said = repr((notes.latest, notes.failed_stores, notes.batches, notes.state, notes.last_error))
+        if said != self._said or time.monotonic() - self._said_at >= LOOK_S:
+            notes.save(self._lake)
+            self._said, self._said_at = said, time.monotonic()
 
     # ---- batches
 
-    def batch(self, rows: DataFrame, batch_id: int) -> None:
-        """Take the ranges of a batch through all stages and commit them."""
-        with self._between_batches:
-            if self._ends:
-                raise InterruptedError("the pipeline is stopping")
-            works = self._not_done(ranges_of(rows))
-            if works:
-                self._take(works, batch_id)
-
-    def _not_done(self, ranges: Iterable[Any]) -> list[Work]:
-        """Return what the lake lacks of these ranges. Nothing if a batch is repeated after its commit."""
-        found: list[Work] = []
-        ends: dict[str, int] = {}
-        for part in ranges:
-            path = part.split.store
-            if path not in ends:
-                ends[path] = self._end_of(path)
-            if part.split.end <= ends[path]:
-                continue
-            if part.split.start > ends[path]:
-                raise LakeGap(self._lake.root, path, ends[path], part.split.start)
-            found.append(part_of(Work(self._members[path], part), ends[path]))
-            ends[path] = part.split.end
-        return found
-
-    def _end_of(self, path: str) -> int:
-        """Return the end of what the lake has of a store. Raises WrongLake if the store is no longer the same."""
-        if path not in self._members:
-            [member] = admit(self._lake, [Path(path)], add_store=True)
-            self._members[path] = prepare(self._lake, member)
-        state = self._lake.snapshot().stores.get(self._members[path].name)
-        if state is None:
-            return self._members[path].start
-        check_seam(self._lake.root, state, Path(path))
-        return state.end
-
-    def _take(self, works: Sequence[Work], batch_id: int) -> None:
+    def batch(self, logs: Mapping[str, Log], target: Mapping[str, int] | None = None) -> int:
+        """Take the next ranges through all stages and commit them. Return how many bytes of log they have."""
+        ends = {path: log.end if target is None else min(log.end, target.get(path, 0)) for path, log in logs.items()}
+        works = self._logs.plan(dict(logs), ends, self._limit)
+        if not works:
+            return 0
         began = time.perf_counter()
-        results = run_tasks(self._spark, works, partial(run_stages, str(self._lake.root)), DONE)
-        ranges, files = harvest(results)
-        self._lake.commit(ranges, files)
-        move(self._lake)
+        results = run_tasks(self._spark, works, partial(run_stages, self._lake.place), DONE)
+        ranges, files = self._without(failures_of(results), *harvest(results), stores=len(logs))
+        if ranges:
+            self._lake.commit(ranges, files)
+            move(self._lake)
         rows, size = rows_of(files), sum(part.end - part.start for part in ranges)
         for name, seconds in seconds_of(results).items():
             self.notes.took(name, rows, size, seconds)
         self.notes.batches += 1
-        self._note({work.member.name: work.range.split.readable for work in works})
+        self._note()
         findings = sum(file.rows for file in files if file.table == "findings")
-        self._told(Batch(batch_id, size, rows, len(files), time.perf_counter() - began, findings), self.notes)
+        took = time.perf_counter() - began
+        self._told(Batch(self.notes.batches, size, rows, len(files), took, findings, {}), self.notes)
+        return size
+
+    def _without(
+        self, failures: Sequence[Failure], ranges: list[LakeRange], files: list[LakeFile], *, stores: int
+    ) -> tuple[list[LakeRange], list[LakeFile]]:
+        """Leave out what follows a failed range in its log. Report the stores that failed."""
+        first: dict[str, Failure] = {}
+        for failed in sorted(failures, key=lambda failed: failed.start):
+            first.setdefault(failed.store, failed)
+        whole = [part for part in ranges if part.store not in first or part.end <= first[part.store].start]
+        kept = {(part.store, part.start) for part in whole}
+        errors = {one.path: self._logs.reason(one.path) or one.error for one in first.values()}
+        if errors:
+            self._report({**self._logs.failed, **errors}, left=stores - len(first))
+        return whole, [file for file in files if (file.store, file.start) in kept]
 
 
-def agrees(checkpoint: Path, members: Iterable[Member]) -> bool:
-    """Return whether a query that resumes from this checkpoint reads all that the lake lacks, of just these stores."""
-    try:
-        number = max(int(path.name) for path in (checkpoint / "offsets").iterdir() if path.name.isdigit())
-        done = (checkpoint / "commits" / str(number)).exists()
-        start = _positions(checkpoint, number if done else number - 1)
-    except (OSError, ValueError, InvalidConfig):
-        return False
-    known = {str(member.path): member for member in members}
-    return start.keys() == known.keys() and all(
-        first_offset(member.path) <= start[path] <= member.start for path, member in known.items()
-    )
-
-
-def _positions(checkpoint: Path, number: int) -> dict[str, int]:
-    """Return the position at the end of a batch, which Spark keeps in the last line of the batch's file."""
-    last = (checkpoint / "offsets" / str(number)).read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
-    return positions_of(json.loads(last)) or {}
-
-
-def failure(text: str) -> tuple[str | None, str]:
-    """Return the stage that failed, if any, and the relevant sentence of Spark's error."""
-    found = re.findall(r"^(?:mqlake\.errors\.)?(\w+: .+)$", text, re.MULTILINE)
-    sentence = found[-1] if found else text.strip().split("\n")[0]
+def failure(error: BaseException) -> tuple[str | None, str]:
+    """Return the stage that failed, if any, and the relevant sentence of an error."""
+    if isinstance(error, StageFailed):
+        return error.stage, f"{type(error).__name__}: {error}"
+    if not isinstance(error, PySparkException):
+        return None, f"{type(error).__name__}: {error}"
+    found = re.findall(r"^(?:mqlake\.errors\.)?(\w+: .+)$", str(error), re.MULTILINE)
+    sentence = found[-1] if found else str(error).strip().split("\n")[0]
     stage = re.match(rf"StageFailed: ({'|'.join(STAGES)}) of ", sentence)
     return (stage[1] if stage else None), sentence

@@ -1,7 +1,8 @@
 """Replay an archive into a new store, in the order of the archived log.
 
-A task takes a byte range of the old log, reads the rows that begin in it from whatever files hold them, sorts them by
-their old offset, packs them and stages them. The driver appends what was staged, step by step. The archive holds bodies
+A task takes the files of a byte range of the old log, sorts their rows by their old offset, packs them and stages them.
+Files are ordered by topic, so a task first distributes the rows to windows of the log, in files next to the new store,
+and then sorts each window in memory. The driver appends what was staged, step by step. The archive holds bodies
 decompressed, so the compression flag is cleared. A record does not contain its place in the log; that is new.
 
 The store is built next to its target under another name and renamed when it is complete. So a kill leaves no partial
@@ -10,10 +11,12 @@ store, and the next replay to the same target starts over.
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,19 +25,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.ipc
 
 from mqlake.config import RECORD_OVERHEAD, StoreConfig
 from mqlake.errors import InvalidConfig, InvalidMessage
 from mqlake.files.layout import Layout
+from mqlake.files.place import local_path
 from mqlake.ingest.batches import append_parts, open_when_free
 from mqlake.ingest.pack import Packer
 from mqlake.ingest.staging import Part, Staging
 from mqlake.kernel.types import KEEP_NUMBERS, KEEP_TIMES
 from mqlake.lake import MARKER, Lake, LakeFile, LakeSnapshot, StoreState
 from mqlake.lake.messages import rows_between
+from mqlake.lake.storage import storage_at
 from mqlake.message import WAITING_TOPICS
+from mqlake.spark.archived import may_have
 from mqlake.spark.jobs.replay_place import making
-from mqlake.spark.jobs.tasks import run_tasks
+from mqlake.spark.jobs.tasks import let_workers_reach, run_tasks
 from mqlake.spark.options import SourceOptions, parse_options
 from mqlake.spark.selection import Selection
 from mqlake.store.opening import begin_behind_first_file, find_store, resolve
@@ -43,8 +50,8 @@ from mqlake.store.scan import schema as scanned_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RANGE_BYTES = 32 << 20
-"""Bytes of the old log per task, whose rows are sorted in memory."""
+WINDOW_BYTES = 32 << 20
+"""Bytes of the old log whose rows are sorted in memory."""
 STEP_BYTES = 4 << 30
 """Bytes of the old log between two appends. This bounds what is staged."""
 INNER_BATCH = 0x80
@@ -121,13 +128,14 @@ def replay(
     """
     options = _options(lake, selection, include_internal=include_internal)
     opened = Lake.open(lake)
+    let_workers_reach(spark, opened.place)
     snapshot = opened.snapshot()
     state = _state(opened, snapshot, store)
     ranges = _ranges(snapshot, state, options)
-    place = Path(to).absolute()
+    place = local_path(to, "to")
     keep = (KEEP_NUMBERS if keep_queue_offsets else 0) | (KEEP_TIMES if keep_store_times else 0)
     with making(place) as path:
-        job = Job(str(opened.root), str(path), _begin(path, config or StoreConfig()), options, keep)
+        job = Job(opened.place, str(path), _begin(path, config or StoreConfig()), options, keep)
         rows, size = _append(spark, job, ranges, progress)
     start = ranges[0].start if ranges else state.end
     return Replayed(place, state.name, start, ranges[-1].end if ranges else state.end, rows, size)
@@ -153,30 +161,23 @@ def _state(lake: Lake, snapshot: LakeSnapshot, store: str | None) -> StoreState:
     names = sorted(snapshot.stores)
     name = names[0] if store is None and len(names) == 1 else store
     if name is None or name not in snapshot.stores:
-        raise InvalidConfig("store", store, f"one of those in {lake.root}: {', '.join(names) or 'none yet'}")
+        raise InvalidConfig("store", store, f"one of those in {lake.place}: {', '.join(names) or 'none yet'}")
     return snapshot.stores[name]
 
 
 def _ranges(snapshot: LakeSnapshot, state: StoreState, options: SourceOptions) -> list[Range]:
-    """Cut the old log anywhere, and return each part with the files that may have rows of it."""
+    """Cut the old log where files begin, and return each part with the files that may have rows of it."""
     start = max(state.start, options.start_offset or 0)
     end = min(state.end, options.end_offset if options.end_offset is not None else state.end)
-    files = [file for file in snapshot.files("messages", state.name) if _may_have(options, file)]
+    files = [file for file in snapshot.files("messages", state.name) if may_have(options, options.topics, file)]
     found: list[Range] = []
-    for place in range(start, end, RANGE_BYTES):
-        stop = min(place + RANGE_BYTES, end)
+    cuts = sorted({start, *(file.start for file in files if start < file.start < end), end}) if start < end else []
+    for place, stop in itertools.pairwise(cuts):
         inside = tuple(file for file in files if file.start < stop and file.end > place)
         lost = tuple(gap.start for gap in state.gaps if place <= gap.start < stop and gap.reason != MARKER)
         if inside:
             found.append(Range(len(found), place, stop, inside, lost))
     return found
-
-
-def _may_have(options: SourceOptions, file: LakeFile) -> bool:
-    by_topic = options.topics is None or file.topic is None or file.topic in options.topics
-    since = options.start_time is None or file.max_time is None or file.max_time >= options.start_time
-    until = options.end_time is None or file.min_time is None or file.min_time < options.end_time
-    return by_topic and since and until
 
 
 def _begin(path: Path, config: StoreConfig) -> StoreConfig:
@@ -213,9 +214,14 @@ def _append(spark: SparkSession, job: Job, ranges: Sequence[Range], progress: Pr
 
 
 def _steps(ranges: Sequence[Range]) -> Iterator[Sequence[Range]]:
-    count = max(1, STEP_BYTES // RANGE_BYTES)
-    for first in range(0, len(ranges), count):
-        yield ranges[first : first + count]
+    step: list[Range] = []
+    for part in ranges:
+        step.append(part)
+        if sum(one.end - one.start for one in step) >= STEP_BYTES:
+            yield step
+            step = []
+    if step:
+        yield step
 
 
 def _require_whole(target: Path, damage: Sequence[tuple[int, int]]) -> None:
@@ -237,21 +243,45 @@ def replay_range(job: Job, part: Range) -> pa.Table:
 
 def _messages(job: Job, part: Range) -> Iterator[pa.RecordBatch]:
     selection = Selection(job.options, None)
-    found = [table for file in part.files for table in rows_between(Path(job.lake), file, part.start, part.end, TAKEN)]
-    table = pa.concat_tables(found) if found else pa.table([])
-    if job.options.topics is not None and found:
-        table = table.filter(pc.is_in(table.column("topic"), value_set=pa.array(job.options.topics, pa.string())))
-    elif found:
-        waits = pc.is_in(table.column("topic"), value_set=pa.array(sorted(WAITING_TOPICS), pa.string()))
-        table = table.filter(pc.invert(waits))
-    if not table.num_rows:
-        return
-    table = _as_scanned(table)
-    chosen = pa.Table.from_batches(map(selection.of, table.to_batches()), table.schema)
-    _require_single(chosen)
-    if job.keep & KEEP_NUMBERS:
-        chosen = _in_order(pa.concat_tables([chosen, _fillers(table, chosen, part.lost)]))
-    yield from chosen.drop_columns(["tags", "keys", "physical_offset"]).combine_chunks().to_batches()
+    for start, rows in _windows(job, part):
+        table = _as_scanned(rows)
+        chosen = pa.Table.from_batches(map(selection.of, table.to_batches()), table.schema)
+        _require_single(chosen)
+        if job.keep & KEEP_NUMBERS:
+            lost = [offset for offset in part.lost if start <= offset < start + WINDOW_BYTES]
+            chosen = _in_order(pa.concat_tables([chosen, _fillers(table, chosen, lost)]))
+        yield from chosen.drop_columns(["tags", "keys", "physical_offset"]).combine_chunks().to_batches()
+
+
+def _windows(job: Job, part: Range) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the rows of each window of the range that has some, and where it begins."""
+    folder = Layout(Path(job.target)).staging
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=f"sort-{part.number}-") as scratch, ExitStack() as writers:
+        windows: dict[int, pa.RecordBatchFileWriter] = {}
+        for rows in _rows(job, part):
+            numbers = (rows.column("physical_offset").to_numpy() - part.start) // WINDOW_BYTES
+            for number in np.unique(numbers).tolist():
+                if number not in windows:
+                    made = pa.ipc.new_file(Path(scratch, str(number)), rows.schema)
+                    windows[number] = writers.enter_context(made)
+                windows[number].write_table(rows.filter(pa.array(numbers == number)))
+        writers.close()
+        for number in sorted(windows):
+            with pa.ipc.open_file(pa.memory_map(str(Path(scratch, str(number))))) as written:
+                yield part.start + number * WINDOW_BYTES, written.read_all()
+
+
+def _rows(job: Job, part: Range) -> Iterator[pa.Table]:
+    """Yield the rows of the range in the order of its files, without those of unwanted topics."""
+    storage, topics = storage_at(job.lake), job.options.topics
+    for file in part.files:
+        for table in rows_between(storage, file, part.start, part.end, TAKEN, topics):
+            names = sorted(WAITING_TOPICS) if topics is None else topics
+            among = pc.is_in(table.column("topic"), value_set=pa.array(names, pa.string()))
+            table = table.filter(among if topics is not None else pc.invert(among))
+            if table.num_rows:
+                yield table
 
 
 def _as_scanned(table: pa.Table) -> pa.Table:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from mqlake.inspect.findings import Severity
 from mqlake.lake import Lake
 from mqlake.lake.notes import TABLES, Notes
+from mqlake.lake.parquet import read_table
 from mqlake.lake.snapshot import LakeSnapshot
+from mqlake.lake.storage import Storage
+from mqlake.lake.tables import FINDINGS
 from mqlake.report.data import CheckFacts, FindingFacts, LakeFacts, LakeStore, LakeTable, Run, Stage
-from mqlake.spark.jobs.audit import FINDINGS
 
 FINDINGS_SHOWN = 1_000
 
@@ -32,7 +31,7 @@ def lake_facts(path: str) -> LakeFacts:
         stores=[LakeStore(state.path, state.start, state.end) for state in snapshot.stores.values()],
         run=None if notes is None else _run(notes),
         stages=[] if notes is None else _stages(notes),
-        check=_check(lake.root, snapshot),
+        check=_check(lake.storage, snapshot),
     )
 
 
@@ -60,12 +59,12 @@ def _stages(notes: Notes) -> list[Stage]:
     ]
 
 
-def _check(root: Path, snapshot: LakeSnapshot) -> CheckFacts | None:
+def _check(storage: Storage, snapshot: LakeSnapshot) -> CheckFacts | None:
     """Return the findings in the lake, and how many bytes of log they cover."""
     files = snapshot.files(TABLES["check"])
     if not files:
         return None
-    read = [pq.read_table(root / file.path, schema=FINDINGS) for file in files if file.rows]
+    read = [read_table(storage, file, FINDINGS) for file in files if file.rows]
     rows = pa.concat_tables([FINDINGS.empty_table(), *read])
     by_severity = [rows.filter(pc.equal(rows["severity"], one.name.lower())) for one in sorted(Severity, reverse=True)]
     worst = pa.concat_tables(by_severity).slice(0, FINDINGS_SHOWN)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -18,11 +17,11 @@ from mqlake.errors import StageFailed, StoreError
 from mqlake.lake import DONE, LakeFile, done
 from mqlake.lake.parquet import write_table
 from mqlake.lake.paths import table_path
+from mqlake.lake.storage import storage_at
 from mqlake.lake.stores import Member
 from mqlake.spark.jobs.archive_split import archive_split
 from mqlake.spark.jobs.check_split import check_split
 from mqlake.spark.jobs.index_split import index_split
-from mqlake.spark.jobs.ranges import Range
 from mqlake.spark.jobs.stats_lake import keep_stats
 from mqlake.spark.split import Split
 
@@ -31,20 +30,49 @@ class Work(NamedTuple):
     """A range and the store it belongs to."""
 
     member: Member
-    range: Range
+    split: Split
+    queues: bool
+    """Whether the store's queues and index are valid, so that the range can be checked against them."""
+
+
+class Failure(NamedTuple):
+    """A range that could not be processed."""
+
+    store: str
+    path: str
+    start: int
+    stage: str
+    split: str
+    cause: str
+
+    @property
+    def error(self) -> StageFailed:
+        return StageFailed(self.stage, self.split, self.cause)
 
 
 def run_stages(lake: str, work: Work) -> pa.Table:
-    """Return what the stages wrote, as `lake.entries.done` does, and how long each took."""
+    """Return what the stages wrote, as `lake.entries.done` does, and how long each took; or what failed.
+
+    An error is an answer, not a failed task: other stores are in the same batch, and theirs is committed.
+    """
     tables, took = [], {}
     for name, stage in STAGES.items():
         began = time.perf_counter()
         try:
             tables.append(stage(lake, work))
         except (StoreError, OSError) as error:
-            raise StageFailed(name, repr(work.range.split), f"{type(error).__name__}: {error}") from error
+            cause = f"{type(error).__name__}: {error}"
+            member, split = work.member, work.split
+            failed = Failure(member.name, str(member.path), split.start, name, repr(split), cause)
+            return pa.table([[json.dumps({"failed": failed})]], schema=DONE)
         took[name] = time.perf_counter() - began
     return pa.concat_tables([*tables, pa.table([[json.dumps({"took": took})]], schema=DONE)])
+
+
+def failures_of(results: pa.Table) -> list[Failure]:
+    """Return the ranges that could not be processed."""
+    found = [json.loads(text) for text in results.column("done").to_pylist()]
+    return [Failure(*entry["failed"]) for entry in found if "failed" in entry]
 
 
 def seconds_of(results: pa.Table) -> dict[str, float]:
@@ -58,24 +86,24 @@ def _check(lake: str, work: Work) -> pa.Table:
 
     A table without rows is written too: a range without a file counts as not checked.
     """
-    member, split = work.member, work.range.split
-    found = check_split(split, queues=work.range.queues)
+    member, split = work.member, work.split
+    found = check_split(split, queues=work.queues)
     found = found.set_column(0, found.schema.field(0), pa.repeat(member.name, found.num_rows))
     path = table_path("findings", member.identity, split.start, split.end)
-    written = write_table(Path(lake), path, found)
+    written = write_table(storage_at(lake), path, found)
     return done([LakeFile("findings", path, member.name, split.start, split.end, *written)])
 
 
 def _archive(lake: str, work: Work) -> pa.Table:
-    return archive_split(lake, work.member, work.range.split)
+    return archive_split(lake, work.member, work.split)
 
 
 def _index(lake: str, work: Work) -> pa.Table:
-    return index_split(lake, work.member, work.range.split)
+    return index_split(lake, work.member, work.split)
 
 
 def _stats(lake: str, work: Work) -> pa.Table:
-    return keep_stats(lake, work.member, work.range.split)
+    return keep_stats(lake, work.member, work.split)
 
 
 STAGES: dict[str, Callable[[str, Work], pa.Table]] = {
@@ -84,10 +112,3 @@ STAGES: dict[str, Callable[[str, Work], pa.Table]] = {
     "index": _index,
     "stats": _stats,
 }
-
-
-def part_of(work: Work, start: int) -> Work:
-    """Return the rest of a range from a record boundary on."""
-    split = work.range.split
-    rest = Split(split.store, split.file_size, split.queue_file_size, start, split.end, split.readable)
-    return work._replace(range=work.range._replace(split=rest))

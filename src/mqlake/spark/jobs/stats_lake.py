@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from mqlake.spark.jobs.stats_rows import ROWS, merge
 from mqlake.spark.jobs.stats_split import stats_split
@@ -34,10 +33,11 @@ def keep_stats(lake: str, member: Member, split: Split) -> pa.Table:
     from mqlake.lake.entries import LakeFile, done
     from mqlake.lake.parquet import write_table
     from mqlake.lake.paths import table_path
+    from mqlake.lake.storage import storage_at
 
     rows = stats_split(split, member.name)
     path = table_path("stats", member.identity, split.start, split.end)
-    written = write_table(Path(lake), path, rows, ("kind", "store", "topic", "tags"))
+    written = write_table(storage_at(lake), path, rows, ("kind", "store", "topic", "tags"))
     times = pc.min_max(rows["time"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64()))
     bounds = times["min"].as_py(), times["max"].as_py()
     return done([LakeFile("stats", path, member.name, split.start, split.end, *written, *bounds)])
@@ -55,31 +55,32 @@ class LakeRows:
 def lake_rows(lake: str, paths: Sequence[str]) -> LakeRows:
     """Return the rows of the stores at these paths, named by path. Without paths, return those of all stores."""
     from mqlake.lake import Lake
+    from mqlake.lake.parquet import read_table
 
     opened = Lake.open(lake)
     snapshot = opened.snapshot()
-    names = _names(opened.root, snapshot, paths) if paths else {name: name for name in snapshot.stores}
+    names = _names(opened.place, snapshot, paths) if paths else {name: name for name in snapshot.stores}
     tables, covered = [], {}
     for name, store in names.items():
         chain = chain_of(snapshot.files("stats", name))
         if chain:
             covered[store] = chain[0].start, chain[-1].end
-            read = [pq.read_table(opened.root / file.path, schema=ROWS) for file in chain]
+            read = [read_table(opened.storage, file, ROWS) for file in chain]
             tables += [_under(store, table) for table in read]
     return LakeRows(merge(tables), covered)
 
 
-def _names(root: Path, snapshot: LakeSnapshot, paths: Sequence[str]) -> dict[str, str]:
+def _names(lake: str, snapshot: LakeSnapshot, paths: Sequence[str]) -> dict[str, str]:
     """Map the names of known stores in the lake to their paths. Raises WrongLake if one is a different store by now."""
     from mqlake.lake.identity import identity_of
     from mqlake.lake.stores import check_seam, refuse_strangers
 
-    refuse_strangers(root, snapshot, [Path(path) for path in paths], "name its own lake, or none")
+    refuse_strangers(lake, snapshot, [Path(path) for path in paths], "name its own lake, or none")
     identities = {identity_of(Path(path)): path for path in paths}
     names = {}
     for name, state in snapshot.stores.items():
         if state.identity in identities:
-            check_seam(root, state, Path(identities[state.identity]))
+            check_seam(lake, state, Path(identities[state.identity]))
             names[name] = identities[state.identity]
     return names
 

@@ -28,35 +28,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mqlake.lake.tables import STATS
 from mqlake.spark.jobs.sketch import merged
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
-PLACE = pa.schema(
-    [
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("store", pa.string(), nullable=False),
-        pa.field("internal", pa.bool_(), nullable=False),  # RocketMQ's own topics, half and rolled-back messages
-        pa.field("topic", pa.string()),
-        pa.field("queue_id", pa.int32()),
-        pa.field("tags", pa.string()),
-        pa.field("time", pa.timestamp("us", "UTC")),
-        pa.field("at", pa.int64()),
-        pa.field("name", pa.string()),
-    ]
-)
-MEASURES = {
-    "messages": ("sum", pa.int64()),
-    "bytes": ("sum", pa.int64()),  # of whole records
-    "body_bytes": ("sum", pa.int64()),  # as stored
-    "min_size": ("min", pa.int32()),
-    "max_size": ("max", pa.int32()),
-    "latency_ms": ("sum", pa.int64()),
-    "max_latency_ms": ("max", pa.int64()),
-    "error": ("sum", pa.int64()),
-}
+PLACE = pa.schema(list(STATS)[:9])
+_EXTREMES = {"min_size": "min", "max_size": "max", "max_latency_ms": "max"}
+MEASURES = {field.name: (_EXTREMES.get(field.name, "sum"), field.type) for field in list(STATS)[9:-1]}
 """How each measure adds up, and its type."""
-ROWS = pa.schema([*PLACE, *(pa.field(name, kind) for name, (_, kind) in MEASURES.items()), ("sketch", pa.binary())])
+ROWS = STATS
 
 OTHER_TAGS = "*"
 """Stands for tags that are too many to list. To consumers `*` means all tags."""

@@ -8,10 +8,11 @@ works over Spark Connect.
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import TypeVar
 from zipimport import zipimporter
@@ -20,8 +21,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from mqlake.files.place import place_of
+
 Item = TypeVar("Item")
-Work = Callable[[Item], pa.Table]
+Work = Callable[[Item], pa.Table | Iterable[pa.RecordBatch]]
 OF_SPARK = re.compile(r"/(pyspark\.zip|py4j-[^/]*-src\.zip|spark-core_[^/]*\.jar)$")
 
 
@@ -29,12 +32,25 @@ def run_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item], sche
     """Return what `work` returned for the items, in their order.
 
     `work` is a function of a module that workers can import, or a `functools.partial` of one. It returns tables with
-    `schema`.
+    `schema`, or yields batches.
     """
     if not items:
         return schema.empty_table()
     table: pa.Table = lazily(spark, items, work, schema).toArrow()
     return table.cast(schema)
+
+
+OF_OBJECT_STORES = ("AWS_", "GOOGLE_", "AZURE_")
+"""How the environment variables begin that name object stores and credentials."""
+
+
+def let_workers_reach(spark: SparkSession, lake: str) -> None:
+    """If a lake is in an object store, give the session's workers this process's variables for it, as if they were set
+    before Spark was started. Over Spark Connect, workers have only what their own machines say."""
+    environment = getattr(getattr(spark, "_sc", None), "environment", None)
+    if environment is not None and not place_of(lake).is_local:
+        found = {name: value for name, value in os.environ.items() if name.startswith(OF_OBJECT_STORES)}
+        environment.update(found)
 
 
 def lazily(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> DataFrame:
@@ -45,7 +61,8 @@ def lazily(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema:
         settle()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from work(pickle.loads(packed[number])).to_batches()
+                made = work(pickle.loads(packed[number]))
+                yield from made.to_batches() if isinstance(made, pa.Table) else made
 
     numbers = spark.range(0, len(packed), 1, max(1, len(packed)))
     return numbers.mapInArrow(in_worker, from_arrow_schema(schema))

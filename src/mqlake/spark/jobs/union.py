@@ -1,6 +1,6 @@
 """Union of archive and log as one DataFrame, cut by physical offset at one pinned version of the lake.
 
-Before the cut of each store, Spark's own Parquet reader reads the files of that version. From the cut on, the source
+Before the cut of each store, the files of that version are read (`lake_table.py`). From the cut on, the source
 reads the log, up to what can be read at the first action. No message is in both or in neither. What is archived later
 is after the cut. If retention deleted a part of the log meanwhile, the source reads it from the lake (`archived.py`).
 """
@@ -8,26 +8,24 @@ is after the cut. If retention deleted a part of the log meanwhile, the source r
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
-import pyarrow.parquet as pq
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from mqlake.errors import CorruptRecord, InvalidConfig
-from mqlake.lake import MARKER, Lake, LakeFile, LakeSnapshot, StoreState
+from mqlake.lake import MARKER, Lake, LakeSnapshot, StoreState
 from mqlake.lake.stores import check_seam, refuse_strangers
-from mqlake.spark.archived import may_have, state_of
+from mqlake.spark.archived import state_of
+from mqlake.spark.jobs.lake_table import LakeTable
 from mqlake.spark.options import SourceOptions, parse_options
 from mqlake.spark.plan import expand
-from mqlake.spark.schema import DAMAGE, STORE, spark_schema
-from mqlake.spark.selection import HALF_OR_ROLLED_BACK
-from mqlake.spark.split import Split
-from mqlake.spark.topics import INTERNAL, wants
+from mqlake.spark.schema import DAMAGE
 
+_LOG = logging.getLogger("mqlake.spark.plan")
 CUT = "startOffset", "endOffset", "failOnDataLoss"
 
 
@@ -50,7 +48,7 @@ def union(spark: SparkSession, stores: str | Sequence[str] | None, lake: str, **
     opened = Lake.open(lake)
     snapshot = opened.snapshot()
     boundaries = boundaries_of(opened, snapshot, stores)
-    parsed = parse_options({**given, "path": "-", "lake": str(opened.root)})
+    parsed = parse_options({**given, "path": "-", "lake": opened.place})
     if DAMAGE in parsed.columns:
         raise InvalidConfig("option onDamage", parsed.on_damage, "skip or fail: `lake info` lists the gaps of a lake")
     if parsed.on_damage == "fail":
@@ -65,14 +63,14 @@ def boundaries_of(lake: Lake, snapshot: LakeSnapshot, stores: str | Sequence[str
     if stores is None:
         return [Boundary(state.path, state.end, state) for state in snapshot.stores.values()]
     paths = expand((stores,) if isinstance(stores, str) else tuple(stores))
-    refuse_strangers(lake.root, snapshot, paths, "name its own lake, or read the store alone")
+    refuse_strangers(lake.place, snapshot, paths, "name its own lake, or read the store alone")
     found = []
     for path in paths:
         state = state_of(snapshot, str(path)) or next(
             (s for s in snapshot.stores.values() if s.path == str(path)), None
         )
         if state is not None and path.exists():
-            check_seam(lake.root, state, path)
+            check_seam(lake.place, state, path)
         found.append(Boundary(str(path), state.end if state is not None else 0, state))
     return found
 
@@ -89,69 +87,9 @@ def _archived(
 ) -> DataFrame:
     """Return the part that the pinned version has."""
     names = {boundary.state.name: boundary.store for boundary in boundaries if boundary.state is not None}
-    whole = Split("", 0, 0, 0, 0, 0, options.topics)
-    files = [
-        file
-        for file in snapshot.files("messages")
-        if file.store in names and may_have(options, whole, file) and _in_offsets(options, file)
-    ]
-    schema = spark_schema(tuple(dict.fromkeys([*options.columns, *NEEDED])))
-    if not files:
-        return spark.createDataFrame([], schema).select(*options.columns)
-    rows = spark.read.schema(schema).parquet(*(str(lake.root / file.path) for file in files))
-    for condition in _conditions(lake, files, options):
-        rows = rows.where(condition)
-    moved = {name: path for name, path in names.items() if name != path}
-    if moved and STORE in options.columns:
-        pairs = [F.lit(text) for pair in moved.items() for text in pair]
-        rows = rows.withColumn(STORE, F.coalesce(F.create_map(*pairs)[F.col(STORE)], F.col(STORE)))
-    return rows.select(*options.columns)
-
-
-NEEDED = ("topic", "queue_id", "physical_offset", "sys_flag", "store_timestamp", "tags", "keys")
-"""Columns that a condition may use. Spark reads only those that it needs."""
-
-
-def _in_offsets(options: SourceOptions, file: LakeFile) -> bool:
-    low = options.start_offset is None or file.end > options.start_offset
-    return low and (options.end_offset is None or file.start < options.end_offset)
-
-
-def _conditions(lake: Lake, files: Sequence[LakeFile], options: SourceOptions) -> list[Column]:
-    """Return the selection as conditions, equal to what `selection.py` does."""
-    found = []
-    if options.topics is not None:
-        found.append(F.col("topic").isin(*options.topics))
-    elif options.topics_pattern is not None:  # Java's regular expressions differ from Python's: match the names here
-        found.append(F.col("topic").isin([name for name in _topics(lake, files) if wants(options, name)]))
-    elif not options.include_internal:
-        found.append(~F.col("topic").rlike(f"^({INTERNAL.pattern})$"))
-    if not options.include_internal:
-        found.append(F.col("sys_flag").bitwiseAND(F.lit(HALF_OR_ROLLED_BACK)) == 0)
-    if options.queues is not None:
-        found.append(F.col("queue_id").isin(*options.queues))
-    if options.tags is not None:
-        found.append(F.col("tags").isin(*options.tags))
-    if options.keys is not None:
-        found.append(F.arrays_overlap(F.col("keys"), F.array(*map(F.lit, options.keys))))
-    if options.start_time is not None:
-        found.append(F.col("store_timestamp") >= F.timestamp_millis(F.lit(options.start_time)))
-    if options.end_time is not None:
-        found.append(F.col("store_timestamp") < F.timestamp_millis(F.lit(options.end_time)))
-    if options.start_offset is not None:
-        found.append(F.col("physical_offset") >= options.start_offset)
-    if options.end_offset is not None:
-        found.append(F.col("physical_offset") < options.end_offset)
-    return found
-
-
-def _topics(lake: Lake, files: Sequence[LakeFile]) -> set[str]:
-    """Return the topics in files. Files with several topics are read for that."""
-    names = {file.topic for file in files if file.topic is not None}
-    for file in files:
-        if file.topic is None:
-            names |= set(pq.read_table(lake.root / file.path, columns=["topic"]).column(0).unique().to_pylist())
-    return names
+    table = LakeTable(lake, snapshot, names, options)
+    _LOG.info("%s", table)
+    return table.frame(spark)
 
 
 def _log(

@@ -27,9 +27,7 @@ from mqlake.spark.jobs.stats_lake import LakeRows, lake_rows
 from mqlake.spark.jobs.stats_rows import MEASURES, ROWS
 from mqlake.spark.jobs.stats_split import stats_split
 from mqlake.spark.jobs.tasks import lazily
-from mqlake.spark.schema import DEFAULT_COLUMNS, spark_schema
-from mqlake.spark.selection import HALF_OR_ROLLED_BACK
-from mqlake.spark.topics import INTERNAL
+from mqlake.spark.options import parse_options
 
 PLACE = ("store", "topic", "queue_id", "tags", "time")
 
@@ -112,12 +110,8 @@ class Views:
     def archive(self) -> DataFrame:
         """Return the lake's messages, without those that the source leaves out too."""
         from mqlake.lake import Lake
+        from mqlake.spark.jobs.lake_table import LakeTable
 
         assert self.lake is not None
         opened = Lake.open(self.lake)
-        schema = spark_schema(DEFAULT_COLUMNS)
-        files = [str(opened.root / file.path) for file in opened.snapshot().files("messages")]
-        if not files:
-            return self.spark.createDataFrame([], schema)
-        rows = self.spark.read.schema(schema).parquet(*files)
-        return rows.where(f"sys_flag & {HALF_OR_ROLLED_BACK} = 0 and not topic rlike '^({INTERNAL.pattern})$'")
+        return LakeTable(opened, opened.snapshot(), None, parse_options({"path": "-"})).frame(self.spark)
