@@ -94,7 +94,7 @@ def test_an_ended_batch_is_known_without_its_markers_or_without_its_state_file(t
 
 
 STEPS: list[tuple[Any, str]] = [
-    (LogWriter, "_raise_if_refused"),  # before every record, because a chunk holds one record
+    (LogWriter, "_raise_if_refused"),  # before every record, because a chunk holds one record, and before a new file
     (Batch, "_mark"),
     (batches, "replace_file"),
     (staging, "replace_file"),
@@ -183,7 +183,7 @@ def test_a_batch_is_completed_through_several_kills(tmp_path: Path) -> None:
 def test_a_batch_whose_tail_was_lost_is_completed(tmp_path: Path) -> None:
     """A power cut takes what was not synced: the log may end anywhere after the begin marker."""
     job, staged = stage(tmp_path, FENCE, *PARTS)
-    assert killed_at(19, lambda: commit_parts(tmp_path, CONFIG, job, staged, FENCE, 0))
+    assert killed_at(24, lambda: commit_parts(tmp_path, CONFIG, job, staged, FENCE, 0))
     have = numbers_in(tmp_path)
     assert len(have) > 12
     with MessageStore.open(tmp_path, config=CONFIG, read_only=True) as store:

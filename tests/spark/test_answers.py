@@ -42,7 +42,10 @@ def objects(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_times_are_shown_in_the_zone_of_the_session(tokyo: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_times_are_shown_in_the_zone_of_the_session(
+    tokyo: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert "2026-07-01 19:00:00.25" in printed(tokyo, f"select {SUMMER}", "table", capsys)
     nested = f"select array({SUMMER}) l, map('a', {SUMMER}) m, named_struct('b', array({SUMMER})) s"
     assert printed(tokyo, nested, "table", capsys).count("2026-07-01 19:00:00.25") == 3

@@ -75,14 +75,13 @@ class ConsumeQueue:
     def load(self, log_end: int, end: int | None = None) -> None:
         """Load the files. Without an `end` to trust, find the last whole entry that points into the log.
 
-        An `end` that is known is not written again: dispatch may append to the closed queue while a reader loads it,
-        and the end it has moved must not be moved back.
+        The end is only written if it rises: dispatch may append to the closed queue while a reader loads it, and the
+        end it has moved must not be moved back.
         """
         self.files.load()
-        if end is None:
-            self.end = self._find_end(log_end)
-        elif end * ENTRY_SIZE < self.files.first_offset:
-            self.end = self.files.first_offset // ENTRY_SIZE
+        least = self._find_end(log_end) if end is None else max(end, self.files.first_offset // ENTRY_SIZE)
+        if self.end < least:
+            self.end = least
 
     def _find_end(self, log_end: int) -> int:
         for start in reversed(self.files.starts):
