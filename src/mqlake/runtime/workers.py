@@ -104,20 +104,23 @@ class Worker:
         self.error_count = 0
         """Errors since it was started."""
         self._since_ms = _now_ms()
-        self._thread = threading.Thread(target=self._run, name=f"mqlake-{name}", daemon=True)
+        self.is_alive = False
+        """Our own note: `Thread.is_alive` takes a running thread for a stopped one after a signal interrupted it."""
+        self._thread = threading.Thread(target=self._live, name=f"mqlake-{name}", daemon=True)
 
     def start(self) -> None:
         self._enter(State.RUNNING, None)
-        self._thread.start()
+        self.is_alive = True  # first: who asks right after this returns must not take the worker's part
+        try:
+            self._thread.start()
+        except BaseException:
+            self.is_alive = self._thread.ident is not None
+            raise
 
     @property
     def is_troubled(self) -> bool:
         """Return whether the last call failed: then nothing can be expected from this worker now."""
         return self.error is not None
-
-    @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
 
     @property
     def is_current(self) -> bool:
@@ -129,6 +132,12 @@ class Worker:
         with self._changed.lock:
             self._woken = True
             self._changed.notify()
+
+    def _live(self) -> None:
+        try:
+            self._run()
+        finally:
+            self.is_alive = False
 
     def _run(self) -> None:
         pause = FIRST_PAUSE_S
