@@ -170,8 +170,7 @@ def test_a_consumers_own_progress_can_be_used_again_after_the_parent_died(tmp_pa
         store.put(message(1), durability=Durability.DISK)
         consumer = store.consumer("group", "orders", progress=path.with_name("progress.json"))
         if os.fork() == 0:
-            signal.pause()
-        print("ready", flush=True)
+            print("ready", flush=True)  # the child has let go of the lock by now
         signal.pause()
         """,
         tmp_path / "store",
