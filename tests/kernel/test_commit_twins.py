@@ -191,6 +191,21 @@ def test_the_server_syncs_what_was_requested_and_signals_the_events(log: Log) ->
         os.close(silent)
 
 
+@pytest.mark.parametrize("which", [APPENDED, COMMITTED])
+def test_who_watches_the_committed_end_is_told_of_every_append(log: Log, which: int) -> None:
+    """Without the pool, what is appended is committed."""
+    event = os.eventfd(0, os.EFD_NONBLOCK)
+    try:
+        log.ends.watch(which, event)
+        log.grow_to(50)
+        assert signals_of(event) == 1
+        log.ends.unwatch(event)
+        log.grow_to(60)
+        assert signals_of(event) == 0
+    finally:
+        os.close(event)
+
+
 def test_a_server_without_requests_returns_after_its_timeout(log: Log) -> None:
     assert log.group.serve(SECOND // 100) == TIMED_OUT
     log.grow_to(50)

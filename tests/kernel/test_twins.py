@@ -87,6 +87,24 @@ def pages(data: bytes) -> mmap.mmap | bytes:
     return mapped
 
 
+@given(
+    data=st.binary(max_size=300),
+    position=st.integers(-1, 301),
+    end=st.integers(0, 301),
+    block_bytes=st.integers(0, 100),
+    crc=st.integers(0, (1 << 32) - 1),
+)
+@example(data=bytes(range(256)) * 40, position=0, end=10_000, block_bytes=4096, crc=0)
+def test_checksums_of_blocks_agree(data: bytes, position: int, end: int, block_bytes: int, crc: int) -> None:
+    require_agreement("checksum_blocks", data, position, end, block_bytes, crc, crc ^ 1)
+    require_agreement("checksum_blocks", pages(data), position, end, block_bytes)
+
+
+def test_checksums_of_blocks_are_those_that_everybody_knows() -> None:
+    found = struct.unpack("<II", compiled().checksum_blocks(b"123456789", 0, 9, 16))
+    assert found == (0xCBF43926, 0xE3069283)  # the check values of CRC-32 and CRC-32C
+
+
 @given(data=st.binary(max_size=300), value=st.integers(0, (1 << 32) - 1))
 @example(data=bytes(range(256)) * 300, value=0)  # long enough that the interpreter lock is released
 @example(data=b"\xff" * 64, value=1)

@@ -72,7 +72,7 @@ def test_a_survey_reports_times_that_step_back_hosts_without_a_port_and_where_it
     newest = plain.timestamp + 1
     hosts_found = [(size, 0), (2 * size, 1)]
     everything = require_agreement("survey_records", bytes(log), 0, len(log), 100, 1 << 30)[1]
-    assert everything == (len(log), 1, 4, newest, newest, False, hosts_found)
+    assert everything == (len(log), 1, 4, newest, newest - 9, newest, False, hosts_found)
     assert require_agreement("survey_records", bytes(log), 0, len(log), 100, size + 1)[1][:3] == (2 * size, 1, 2)
     log[-11] ^= 1  # in the last body
     assert require_agreement("survey_records", bytes(log), 0, len(log), 100, 1 << 30)[1][:3] == (len(log) - size, -6, 3)

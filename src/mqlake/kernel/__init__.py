@@ -32,6 +32,7 @@ else:
         )
 
 Appender = chosen.Appender
+Command = chosen.Command
 Ends = chosen.Ends
 GroupCommit = chosen.GroupCommit
 Message = chosen.Message
@@ -40,16 +41,21 @@ StoredRecord = chosen.StoredRecord
 TopicState = chosen.TopicState
 check_index = chosen.check_index
 check_record = chosen.check_record
+checksum_blocks = chosen.checksum_blocks
 count_valid_entries = chosen.count_valid_entries
 crc32 = chosen.crc32
+decode_commands = chosen.decode_commands
 decode_properties = chosen.decode_properties
 dispatch_records = chosen.dispatch_records
+encode_command = chosen.encode_command
+encode_head = chosen.encode_head
 encode_record = chosen.encode_record
 find_deliveries = chosen.find_deliveries
 find_index_key = chosen.find_index_key
 find_messages = chosen.find_messages
 find_record = chosen.find_record
 first_index_entry = chosen.first_index_entry
+gather_records = chosen.gather_records
 index_entries_hold = chosen.index_entries_hold
 java_hash = chosen.java_hash
 link_index_entries = chosen.link_index_entries
@@ -57,6 +63,7 @@ lock_memory = chosen.lock_memory
 lowest_place = chosen.lowest_place
 match_index_keys = chosen.match_index_keys
 match_packed = chosen.match_packed
+messages_of_batch = chosen.messages_of_batch
 pack_records = chosen.pack_records
 pack_timer_units = chosen.pack_timer_units
 pick_columns = chosen.pick_columns

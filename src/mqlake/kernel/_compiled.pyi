@@ -156,6 +156,7 @@ class Appender:
     @property
     def limit(self) -> int: ...
     last_timestamp: int
+    ahead_ms: int
     on_slow: Callable[[int, int], None] | None
     states: dict[str, TopicState]
     sets_delayed_aside: bool
@@ -209,9 +210,41 @@ class GroupCommit:
     def serve(self, timeout_ns: int) -> int: ...
     def stop(self) -> None: ...
 
+class Command:
+    code: int
+    language: str
+    version: int
+    opaque: int
+    flag: int
+    remark: str | None
+    fields: dict[str, str]
+    body: bytes
+    binary: bool
+    def __init__(
+        self,
+        code: int,
+        *,
+        language: str = "PYTHON",
+        version: int = 513,
+        opaque: int = 0,
+        flag: int = 0,
+        remark: str | None = None,
+        fields: dict[str, str] | None = None,
+        body: bytes = b"",
+        binary: bool = False,
+    ) -> None: ...
+    @property
+    def is_response(self) -> bool: ...
+    @property
+    def is_oneway(self) -> bool: ...
+    def parts(self) -> tuple[Any, ...]: ...
+
 Kind = TypeVar("Kind", bound=StoredRecord)
 
 def crc32(data: Readable, value: int = 0) -> int: ...
+def checksum_blocks(
+    log: Readable, position: int, end: int, block_bytes: int, crc: int = 0, crc_c: int = 0
+) -> bytes: ...
 def java_hash(text: str, seed: int = 0) -> int: ...
 def encode_record(
     message: Message,
@@ -227,6 +260,10 @@ def walk_records(
     log: Readable, position: int, end: int, log_start: int, check_crc: bool, most: int = ...
 ) -> Walked: ...
 def find_record(data: Readable, position: int, end: int, log_start: int, check_crc: bool = True) -> int: ...
+def decode_commands(data: Readable, position: int, max_frame: int) -> tuple[list[Command], int]: ...
+def messages_of_batch(body: Readable, pattern: Message) -> list[Message]: ...
+def encode_head(command: Command, body_size: int) -> bytes: ...
+def encode_command(command: Command) -> bytes: ...
 def decode_properties(data: Readable) -> dict[str, str]: ...
 def dispatch_records(
     log: Readable,
@@ -305,6 +342,20 @@ def read_records(
     kind: type[Kind],
     numbers: list[int] | None = None,
 ) -> tuple[list[Kind], int, int]: ...
+def gather_records(
+    entries: Readable,
+    first: int,
+    stop: int,
+    start: int,
+    topic: bytes,
+    queue_id: int,
+    log_first: int,
+    readable: int,
+    file_at: Callable[[int], LogFile | None],
+    limit: int,
+    max_bytes: int,
+    codes: bytes | None = None,
+) -> tuple[bytes, int, int, bool]: ...
 def seek_timestamp(
     entries: Readable, low: int, high: int, timestamp: int, file_at: Callable[[int], LogFile | None]
 ) -> int: ...

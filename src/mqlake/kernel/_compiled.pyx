@@ -23,8 +23,11 @@ include "columns.pxi"     # a stretch of the log -> Arrow columns: check, number
 include "columns_fill.pxi"  # and fill
 include "pack.pxi"        # Arrow columns -> packed records, and their destinations
 include "queue.pxi"       # consume-queue entries: how many are valid, the records they point at
+include "gather.pxi"      # the records of queue entries as one run of bytes
 include "index.pxi"       # the hash index: put and look up
 include "lookup.pxi"      # a key -> its messages
 include "timer.pxi"       # messages that wait for their time
 include "verify.pxi"      # whether the log and an index file are valid
+include "seals.pxi"       # checksums of blocks of the log
 include "memory.pxi"      # warm-up and locking of mapped pages
+include "remoting.pxi"    # frames of the remoting protocol

@@ -70,6 +70,8 @@ cdef class Appender:
     cdef int64_t slow_ns
     cdef public int64_t last_timestamp
     """The newest store time: see `now`."""
+    cdef public int64_t ahead_ms
+    """How far the store's clock is ahead of the machine's: 0, unless a test moved it."""
     cdef public bint sets_delayed_aside
     """A message with a delay takes the slow path, unless the caller appends it `as_is`."""
     cdef bint is_open
@@ -258,7 +260,7 @@ cdef class Appender:
             free(layouts)
         if total < 0:
             return None
-        self.after(total, (<PutReceipt> receipts[0]).store_timestamp if count else now_ms())
+        self.after(total, (<PutReceipt> receipts[0]).store_timestamp if count else now_ms() + self.ahead_ms)
         return receipts
 
     cdef Py_ssize_t place_batch(self, list batch, list bodies, list hosts, Layout* layouts, bint as_is,
@@ -449,7 +451,7 @@ cdef class Appender:
         log. If it is set back by more than MAX_PIN_MS, the clock is trusted: the time before was wrong, and keeping it
         would give every message a wrong time until the clock has caught up.
         """
-        cdef int64_t time = now_ms()
+        cdef int64_t time = now_ms() + self.ahead_ms
         if time > self.last_timestamp or time < self.last_timestamp - MAX_PIN_MS:
             self.last_timestamp = time
         return self.last_timestamp
@@ -483,8 +485,9 @@ cdef class Appender:
         return 0
 
     cdef int after(self, Py_ssize_t size, int64_t began_ms) except -1:
-        if (now_ms() - began_ms) * 1000000 > self.slow_ns and self.on_slow is not None:
-            self.on_slow(size, now_ms() - began_ms)
+        cdef int64_t took_ms = now_ms() + self.ahead_ms - began_ms
+        if took_ms * 1000000 > self.slow_ns and self.on_slow is not None:
+            self.on_slow(size, took_ms)
         return 0
 
 

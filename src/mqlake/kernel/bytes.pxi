@@ -12,6 +12,7 @@ cdef extern from "Python.h":
 cdef extern from "crc32.h" nogil:
     void crc32_prepare()
     uint32_t crc32_of(uint32_t value, const uint8_t* data, size_t size)
+    uint32_t crc32c_of(uint32_t value, const uint8_t* data, size_t size)
 
 cdef extern from *:
     """

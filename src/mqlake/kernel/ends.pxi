@@ -303,10 +303,15 @@ cdef class Ends:
         pthread_mutex_unlock(&self.mutex)
 
     def watch(self, int which, int descriptor):
-        """Write to an eventfd whenever an end moves, and on every nudge."""
+        """Write to an eventfd whenever an end moves, and on every nudge.
+
+        Each put pays for a watched appended end with a system call: watch it only while there is nothing else to do.
+        """
         cdef Watcher* grown
-        if not DURABLE <= which <= DISPATCHED:
+        if not APPENDED <= which <= DISPATCHED:
             raise ValueError(f"{which} is not an end that can be watched")
+        if which == COMMITTED and not self.pooled:
+            which = APPENDED
         with nogil:
             pthread_mutex_lock(&self.mutex)
             grown = <Watcher*> realloc(self.watchers, (self.watcher_count + 1) * sizeof(Watcher))

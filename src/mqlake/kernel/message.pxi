@@ -2,6 +2,8 @@
 
 cimport cython
 
+from collections.abc import Iterable
+
 from mqlake.errors import InvalidMessage
 from mqlake.kernel.delays import delay_properties
 from mqlake.kernel.hosts import pack_host
@@ -36,7 +38,26 @@ cdef inline int64_t now_ms() noexcept nogil:
 @cython.no_gc                   # safe: it holds texts, numbers and a body, which cannot form a cycle
 @cython.freelist(64)
 cdef class Message:
-    """A message to be stored. `tags` and `keys` are written as the properties that RocketMQ knows them by."""
+    """Message(topic, body, *, tags=None, keys=(), queue_id=None, properties=None, flag=0, sys_flag=0, \
+born_timestamp=None, born_host=None, reconsume_times=0, prepared_offset=0, deliver_at=None, delay_s=None, \
+delay_level=None)
+--
+
+A message to be stored. `tags` and `keys` are written as the properties that RocketMQ knows them by.
+
+    topic            where it goes; a topic is made with its first message
+    body             bytes
+    tags             one tag, for filters
+    keys             one key or several, for look-ups
+    queue_id         the topic's queue; None takes the queues in turn
+    properties       names and values, all of type str
+    deliver_at       deliver it at this time: a datetime, or milliseconds since 1970
+    delay_s          deliver it after so many seconds
+    delay_level      deliver it after RocketMQ's delay of this level; of these three at most one is given
+    flag, sys_flag, born_timestamp, born_host, reconsume_times, prepared_offset
+                     fields of a record, for copies of messages
+"""
+    # The first lines are what `inspect.signature` reads of a compiled class.
 
     cdef public object topic
     cdef public object body
@@ -61,7 +82,7 @@ cdef class Message:
         self.body = body
         self.queue_id = queue_id
         self.properties = {} if properties is None else dict(properties)
-        if keys:
+        if keys or isinstance(keys, int):  # 0 is no key, but it was meant as one
             self.properties[KEYS] = keys if type(keys) is str else join_keys(keys)
         if tags:
             self.properties[TAGS] = tags
@@ -96,9 +117,16 @@ cdef int64_t whole_number(str field, value, int64_t most) except? -1:
 
 cdef str join_keys(keys):
     """Join keys as the KEYS property holds them: separated by one space."""
-    cdef list parts = list(keys)
+    cdef list parts
+    if isinstance(keys, str):
+        return keys
+    if isinstance(keys, bytes) or not isinstance(keys, Iterable):
+        raise InvalidMessage("keys", repr(keys), "one key or several, each of type str")
+    parts = list(keys)
     for key in parts:
-        if not isinstance(key, str) or not key or " " in key:
+        if not isinstance(key, str):
+            raise InvalidMessage("keys", repr(key), "keys of type str")
+        if not key or " " in key:
             raise InvalidMessage("keys", repr(key), "keys that are not empty and hold no space: spaces separate them")
     return " ".join(parts)
 
@@ -110,7 +138,10 @@ cdef list split_keys(dict properties):
 @cython.no_gc
 @cython.freelist(64)
 cdef class PutReceipt:
-    """The result of a put: where the message is, and how durable."""
+    """PutReceipt(topic, queue_id, queue_offset, physical_offset, size, store_timestamp, durability, store_host)
+--
+
+The result of a put: where the message is, and how durable."""
 
     cdef readonly object topic
     cdef readonly int32_t queue_id

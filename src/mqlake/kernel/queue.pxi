@@ -84,6 +84,7 @@ cdef enum:
     SHARED_BYTES = 65536        # one message that is kept can keep this much of its neighbours in memory
     SHARED_RECORDS = 64
     COPIED_AHEAD = 4            # records that are prefetched ahead of the copy: they are scattered over the log
+    NEXT_HEADERS = 32           # records after the last one whose headers are prefetched for the next read
 
 cdef struct Reading:            # what to read, and the bytes taken so far
     const uint8_t* entries
@@ -135,6 +136,8 @@ def read_records(entries, Py_ssize_t first, Py_ssize_t stop, int64_t start, byte
             first += read
             if read < count:
                 break
+        if first == stop and numbers is None:
+            prefetch_next(&reading, &window, stop, view.len // ENTRY_SIZE)
     finally:
         close_window(&window)
         PyBuffer_Release(&view)
@@ -188,12 +191,29 @@ cdef Py_ssize_t next_sources(Reading* reading, LogWindow* window, Source* source
         # Only after that check: a damaged size must be reported, not look like a full read.
         if (reading.taken and reading.taken + size > reading.max_bytes) or (count and shared + size > SHARED_BYTES):
             break
+        if count < COPIED_AHEAD:
+            prefetch_record(p, size, 0, size)
         sources[count].p, sources[count].offset = p, offset
         sources[count].size, sources[count].number = <int32_t> size, number
         reading.taken += size
         shared += size
         count += 1
     return count
+
+
+cdef void prefetch_next(Reading* reading, LogWindow* window, Py_ssize_t first, Py_ssize_t total) noexcept:
+    """Prefetch the first records of the read that probably follows. A wrong guess costs a few cache lines."""
+    cdef Py_ssize_t number
+    cdef int64_t room, offset
+    cdef const uint8_t* entry
+    cdef const uint8_t* p
+    for number in range(first, min(first + NEXT_HEADERS, total)):
+        entry = reading.entries + number * ENTRY_SIZE
+        offset = get64(entry)
+        if get32(entry + 8) <= 0 or offset >= reading.readable or not window_covers(window, offset):
+            break
+        p = window_at(window, offset, &room)
+        prefetch_record(p, room, 0, get32(entry + 8) if number < first + COPIED_AHEAD else 64)
 
 
 cdef Py_ssize_t take_records(Source* sources, Py_ssize_t count, kind, bytes topic, int32_t queue_id, int64_t start,

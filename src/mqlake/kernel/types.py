@@ -113,6 +113,7 @@ class Surveyed(NamedTuple):
     """REACHED_END, BLANK at an end-of-file marker, or the code of `check_record` for what is no record."""
     record_count: int
     first_timestamp: int
+    oldest_timestamp: int
     newest_timestamp: int
     times_rise: bool
     bad_ports: list[tuple[int, int]]

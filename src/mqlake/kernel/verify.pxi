@@ -11,7 +11,7 @@ def survey_records(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, 
     cdef Record record
     cdef const uint8_t* p
     cdef int64_t result = REACHED_END
-    cdef int64_t count = 0, first = 0, newest = 0, last = 0
+    cdef int64_t count = 0, first = 0, oldest = 0, newest = 0, last = 0
     cdef bint rises = True
     cdef int bad
     cdef Py_ssize_t stop
@@ -28,11 +28,11 @@ def survey_records(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, 
                 if result <= 0:
                     break
                 if count == 0:
-                    first = newest = record.store_timestamp
+                    first = oldest = newest = record.store_timestamp
                 elif record.store_timestamp < last:
                     rises = False
                 last = record.store_timestamp
-                newest = max(newest, last)
+                oldest, newest = min(oldest, last), max(newest, last)
                 bad = bad_ports(p, &record)
                 if bad:  # rare, so the interpreter lock is taken only here
                     with gil:
@@ -42,7 +42,7 @@ def survey_records(log, Py_ssize_t position, Py_ssize_t end, int64_t log_start, 
                 result = REACHED_END
     finally:
         PyBuffer_Release(&view)
-    return Surveyed(position, result, count, first, newest, rises, ports)
+    return Surveyed(position, result, count, first, oldest, newest, rises, ports)
 
 
 cdef inline int bad_ports(const uint8_t* p, Record* r) noexcept nogil:

@@ -11,6 +11,7 @@ from mqlake.kernel.reference.dispatch import dispatch_records
 from mqlake.kernel.reference.encode import encode_record
 from mqlake.kernel.reference.ends import Ends
 from mqlake.kernel.reference.find import find_record
+from mqlake.kernel.reference.gather import gather_records
 from mqlake.kernel.reference.hashing import crc32, java_hash
 from mqlake.kernel.reference.index import find_index_key, index_entries_hold, link_index_entries, put_index_keys
 from mqlake.kernel.reference.lookup import find_messages
@@ -19,11 +20,14 @@ from mqlake.kernel.reference.message import Message, PutReceipt, StoredRecord
 from mqlake.kernel.reference.pack import match_packed, pack_records, survey_packed
 from mqlake.kernel.reference.queue import count_valid_entries, read_records, seek_timestamp, select_entries
 from mqlake.kernel.reference.record import check_record, decode_properties, walk_records
+from mqlake.kernel.reference.remoting import Command, decode_commands, encode_command, encode_head, messages_of_batch
+from mqlake.kernel.reference.seals import checksum_blocks
 from mqlake.kernel.reference.timer import find_deliveries, lowest_place, pack_timer_units, read_timers, take_due
 from mqlake.kernel.reference.verify import check_index, first_index_entry, match_index_keys, survey_records
 
 __all__ = [
     "Appender",
+    "Command",
     "Ends",
     "GroupCommit",
     "Message",
@@ -32,16 +36,21 @@ __all__ = [
     "TopicState",
     "check_index",
     "check_record",
+    "checksum_blocks",
     "count_valid_entries",
     "crc32",
+    "decode_commands",
     "decode_properties",
     "dispatch_records",
+    "encode_command",
+    "encode_head",
     "encode_record",
     "find_deliveries",
     "find_index_key",
     "find_messages",
     "find_record",
     "first_index_entry",
+    "gather_records",
     "index_entries_hold",
     "java_hash",
     "link_index_entries",
@@ -49,6 +58,7 @@ __all__ = [
     "lowest_place",
     "match_index_keys",
     "match_packed",
+    "messages_of_batch",
     "pack_records",
     "pack_timer_units",
     "pick_columns",

@@ -53,6 +53,7 @@ class Appender:
         self._append_crc = append_crc
         self._slow_ns = slow_ns
         self.last_timestamp = 0
+        self.ahead_ms = 0
         self.sets_delayed_aside = False
         self._is_open = False
         self._target: Writable | None = None
@@ -279,13 +280,13 @@ class Appender:
         """Take the store time. If the clock is set back a little, the store time stays; if it is set back by more than
         MAX_PIN_MS, the clock is trusted.
         """
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = time.time_ns() // 1_000_000 + self.ahead_ms
         if now_ms > self.last_timestamp or now_ms < self.last_timestamp - MAX_PIN_MS:
             self.last_timestamp = now_ms
         return self.last_timestamp
 
     def _after(self, size: int, began_ms: int) -> None:
-        took_ms = time.time_ns() // 1_000_000 - began_ms
+        took_ms = time.time_ns() // 1_000_000 + self.ahead_ms - began_ms
         if took_ms * 1_000_000 > self._slow_ns and self.on_slow is not None:
             self.on_slow(size, took_ms)
 

@@ -151,9 +151,14 @@ class Ends:
             self._tell(None)
 
     def watch(self, which: int, descriptor: int) -> None:
-        """Write to an eventfd whenever an end moves, and on every nudge."""
-        if not DURABLE <= which <= DISPATCHED:
+        """Write to an eventfd whenever an end moves, and on every nudge.
+
+        Each put pays for a watched appended end with a system call: watch it only while there is nothing else to do.
+        """
+        if not APPENDED <= which <= DISPATCHED:
             raise ValueError(f"{which} is not an end that can be watched")
+        if which == COMMITTED and not self._pooled:
+            which = APPENDED
         with self._moved:
             self._watchers.append((which, descriptor))
             self._waiting[which] += 1

@@ -20,7 +20,20 @@ INT64_MAX = (1 << 63) - 1
 
 
 class Message:
-    """A message to be stored. `tags` and `keys` are written as the properties that RocketMQ knows them by."""
+    """A message to be stored. `tags` and `keys` are written as the properties that RocketMQ knows them by.
+
+    topic            where it goes; a topic is made with its first message
+    body             bytes
+    tags             one tag, for filters
+    keys             one key or several, for look-ups
+    queue_id         the topic's queue; None takes the queues in turn
+    properties       names and values, all of type str
+    deliver_at       deliver it at this time: a datetime, or milliseconds since 1970
+    delay_s          deliver it after so many seconds
+    delay_level      deliver it after RocketMQ's delay of this level; of these three at most one is given
+    flag, sys_flag, born_timestamp, born_host, reconsume_times, prepared_offset
+                     fields of a record, for copies of messages
+    """
 
     __slots__ = (
         "body",
@@ -63,7 +76,7 @@ class Message:
         self.body = body
         self.queue_id = queue_id
         self.properties = {} if properties is None else dict(properties)
-        if keys:
+        if keys or isinstance(keys, int):  # 0 is no key, but it was meant as one
             self.properties[KEYS] = keys if isinstance(keys, str) else join_keys(keys)
         if tags:
             self.properties[TAGS] = tags
@@ -99,9 +112,13 @@ def whole_number(field: str, value: int, most: int) -> int:
 
 def join_keys(keys: Iterable[str]) -> str:
     """Join keys as the KEYS property holds them: separated by one space."""
+    if isinstance(keys, bytes) or not isinstance(keys, Iterable):
+        raise InvalidMessage("keys", repr(keys), "one key or several, each of type str")
     parts = list(keys)
     for key in parts:
-        if not isinstance(key, str) or not key or " " in key:
+        if not isinstance(key, str):
+            raise InvalidMessage("keys", repr(key), "keys of type str")
+        if not key or " " in key:
             raise InvalidMessage("keys", repr(key), "keys that are not empty and hold no space: spaces separate them")
     return " ".join(parts)
 

@@ -31,8 +31,8 @@ def survey_records(log: Readable, position: int, end: int, log_start: int, max_b
             if not 0 <= int.from_bytes(packed[-4:], "big", signed=True) <= 0xFFFF:
                 ports.append((position, host))
         position += size
-    first, newest = (times[0], max(times)) if times else (0, 0)
-    return Surveyed(position, why, len(times), first, newest, times == sorted(times), ports)
+    first, oldest, newest = (times[0], min(times), max(times)) if times else (0, 0, 0)
+    return Surveyed(position, why, len(times), first, oldest, newest, times == sorted(times), ports)
 
 
 def check_index(

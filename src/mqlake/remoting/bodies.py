@@ -1,0 +1,380 @@
+"""Bodies of requests and responses: property texts, batches, records, and JSON.
+
+RocketMQ writes JSON with fastjson, which has forms of its own: map keys that are numbers without quotes, or whole
+objects. `read_json` reads these, `object_map` writes the latter.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mqlake.errors import BadRequest
+from mqlake.kernel import decode_properties, messages_of_batch
+from mqlake.kernel.types import Readable
+from mqlake.message import Message, StoredMessage
+
+NAME_END, VALUE_END = "\x01", "\x02"
+BATCH_HEAD = struct.Struct(">iiiii")
+"""Total size, magic, CRC (both 0), flag, body size."""
+
+
+def encode_properties(properties: Mapping[str, str]) -> str:
+    """Return a property text, with the separator after the last value, as RocketMQ 5 writes it."""
+    return "".join(f"{name}{NAME_END}{value}{VALUE_END}" for name, value in properties.items())
+
+
+def parse_properties(text: str | None) -> dict[str, str]:
+    """Return the properties of a text, with or without the last separator; malformed pairs are left out."""
+    return decode_properties(text.encode("utf-8", "replace")) if text else {}
+
+
+# ---- records
+
+
+def decode_records(body: bytes) -> list[StoredMessage]:
+    """Return the messages of a pull's, a query's or a view's answer: records, one after the other."""
+    found, at = [], 0
+    while at < len(body):
+        size = int.from_bytes(body[at : at + 4], "big", signed=True)
+        if size < 8 or at + size > len(body):
+            raise BadRequest("body", f"a record of {size} bytes at {at} of {len(body)}", "whole records")
+        try:
+            found.append(StoredMessage(body[at : at + size]))
+        except ValueError as error:
+            raise BadRequest("body", f"{error} at {at}", "whole records") from None
+        at += size
+    return found
+
+
+# ---- batches
+
+
+def encode_batch(messages: Iterable[Message]) -> bytes:
+    """Return the body of SEND_BATCH_MESSAGE."""
+    parts: list[bytes] = []
+    for message in messages:
+        properties = encode_properties(message.properties).encode()
+        size = BATCH_HEAD.size + len(message.body) + 2 + len(properties)
+        parts += (
+            BATCH_HEAD.pack(size, 0, 0, message.flag, len(message.body)),
+            message.body,
+            struct.pack(">H", len(properties)),
+            properties,
+        )
+    return b"".join(parts)
+
+
+def decode_batch(body: Readable) -> list[tuple[int, bytes, dict[str, str]]]:
+    """Return flag, body and properties of each message of a batch."""
+    return [(each.flag, bytes(each.body), each.properties) for each in messages_of_batch(body, Message("", b""))]
+
+
+# ---- JSON
+
+_BARE_KEY = re.compile(r"([{,]\s*)(-?\d+)(\s*:)")
+
+
+def write_json(value: Any) -> bytes:
+    """Return compact JSON: the Go client cuts routes apart by string operations."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def read_json(body: Readable) -> Any:
+    """Return the value of a JSON body, fastjson's forms included. An object as a key becomes its JSON text."""
+    text = bytes(body).decode("utf-8", "replace")
+    try:
+        return json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return json.loads(_quote_object_keys(_BARE_KEY.sub(r'\1"\2"\3', text)), strict=False)
+    except (ValueError, RecursionError, IndexError) as error:
+        raise BadRequest("body", f"no JSON ({error})", "JSON") from None
+
+
+def _quote_object_keys(text: str) -> str:
+    """Return JSON in which every object that is a key became a text: `{{"a":1}:2}` is `{"{\\"a\\":1}":2}`."""
+    decoder = json.JSONDecoder(strict=False)
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        if text[at] == '"':
+            _, stop = decoder.raw_decode(text, at)
+            out.append(text[at:stop])
+            at = stop
+        elif text[at] == "{" and out and out[-1].strip()[-1:] in ("{", ",") and _is_key(text, at, decoder):
+            _, stop = decoder.raw_decode(text, at)
+            out.append(json.dumps(text[at:stop]))
+            at = stop
+        else:
+            out.append(text[at])
+            at += 1
+    return "".join(out)
+
+
+def _is_key(text: str, at: int, decoder: json.JSONDecoder) -> bool:
+    try:
+        _, stop = decoder.raw_decode(text, at)
+    except ValueError:
+        return False
+    return text[stop:].lstrip()[:1] == ":"
+
+
+def object_map(entries: Iterable[tuple[Mapping[str, Any], Any]]) -> str:
+    """Return the JSON of a map whose keys are objects, as fastjson writes and reads it."""
+    dumps = json.dumps
+    return (
+        "{"
+        + ",".join(
+            f"{dumps(key, separators=(',', ':'), ensure_ascii=False)}:{dumps(value, separators=(',', ':'))}"
+            for key, value in entries
+        )
+        + "}"
+    )
+
+
+# ---- heart beats
+
+CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+MESSAGE_MODELS = ("BROADCASTING", "CLUSTERING")
+CONSUME_FROM = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What a consumer wants of a topic."""
+
+    topic: str
+    expression: str = "*"
+    expression_type: str = "TAG"
+    version: int = 0
+    tags: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        from mqlake.kernel import java_hash
+
+        return {
+            "classFilterMode": False,
+            "codeSet": [java_hash(tag) for tag in self.tags],
+            "expressionType": self.expression_type,
+            "subString": self.expression,
+            "subVersion": self.version,
+            "tagsSet": list(self.tags),
+            "topic": self.topic,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Subscription:
+        _require_object("subscriptionDataSet", value)
+        return cls(
+            topic=str(value.get("topic", "")),
+            expression=_str(value.get("subString"), "*"),
+            expression_type=_str(value.get("expressionType"), "TAG"),
+            version=_int(value.get("subVersion")),
+            tags=tuple(str(tag) for tag in value.get("tagsSet") or ()),
+        )
+
+
+@dataclass(slots=True)
+class ConsumerData:
+    """One consumer group of a client."""
+
+    group: str
+    subscriptions: list[Subscription] = field(default_factory=list)
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from: str = "CONSUME_FROM_LAST_OFFSET"
+    unit_mode: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "consumeFromWhere": self.consume_from,
+            "consumeType": self.consume_type,
+            "groupName": self.group,
+            "messageModel": self.message_model,
+            "subscriptionDataSet": [each.to_json() for each in self.subscriptions],
+            "unitMode": self.unit_mode,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> ConsumerData:
+        _require_object("consumerDataSet", value)
+        return cls(
+            group=str(value.get("groupName", "")),
+            subscriptions=[Subscription.from_json(each) for each in value.get("subscriptionDataSet") or ()],
+            consume_type=_enum(value.get("consumeType"), CONSUME_TYPES, 1),
+            message_model=_enum(value.get("messageModel"), MESSAGE_MODELS, 1),
+            consume_from=_enum(value.get("consumeFromWhere"), CONSUME_FROM, 0),
+            unit_mode=bool(value.get("unitMode", False)),
+        )
+
+
+@dataclass(slots=True)
+class Heartbeat:
+    """The body of HEART_BEAT: who the client is, and which groups it belongs to."""
+
+    client_id: str
+    producer_groups: list[str] = field(default_factory=list)
+    consumers: list[ConsumerData] = field(default_factory=list)
+    without_subscriptions: bool = False
+
+    def encode(self) -> bytes:
+        return write_json(
+            {
+                "clientID": self.client_id,
+                "consumerDataSet": [each.to_json() for each in self.consumers],
+                "heartbeatFingerprint": 0,
+                "producerDataSet": [{"groupName": group} for group in self.producer_groups],
+                "withoutSub": self.without_subscriptions,
+            }
+        )
+
+    @classmethod
+    def decode(cls, body: Readable) -> Heartbeat:
+        value = read_json(body)
+        _require_object("heart beat", value)
+        return cls(
+            client_id=str(value.get("clientID", "")),
+            producer_groups=[
+                str(each["groupName"]) for each in value.get("producerDataSet") or () if "groupName" in each
+            ],
+            consumers=[ConsumerData.from_json(each) for each in value.get("consumerDataSet") or ()],
+            without_subscriptions=bool(value.get("withoutSub", False)),
+        )
+
+
+def _require_object(name: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise BadRequest(name, f"JSON of the type {type(value).__name__}", "an object")
+
+
+def _str(value: Any, default: str) -> str:
+    return default if value is None else str(value)
+
+
+def _int(value: Any) -> int:
+    try:
+        return int(value or 0)
+    except (TypeError, ValueError):
+        return 0
+
+
+def _enum(value: Any, names: Sequence[str], default: int) -> str:
+    """Return an enum's name: Java sends it, C++ sends its place."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return names[value] if 0 <= value < len(names) else names[default]
+    return names[default] if value is None else str(value)
+
+
+# ---- routes
+
+
+@dataclass(slots=True)
+class QueueData:
+    """How many queues of a topic one broker has."""
+
+    broker_name: str
+    read_queue_count: int
+    write_queue_count: int
+    permission: int
+    sys_flag: int = 0
+
+
+@dataclass(slots=True)
+class BrokerData:
+    """Where a broker is: addresses by broker id, 0 is the master."""
+
+    cluster: str
+    broker_name: str
+    addresses: dict[int, str]
+
+
+@dataclass(slots=True)
+class Route:
+    """The body of GET_ROUTEINFO_BY_TOPIC's answer."""
+
+    queues: list[QueueData]
+    brokers: list[BrokerData]
+    order_topic_conf: str | None = None
+
+    def encode(self, *, standard: bool = True) -> bytes:
+        """Return the JSON. Without `standard`, broker ids have no quotes: so RocketMQ answers clients before 4.9.4."""
+        brokers = ",".join(_broker_json(each, standard) for each in self.brokers)
+        queues = write_json(
+            [
+                {
+                    "brokerName": each.broker_name,
+                    "perm": each.permission,
+                    "readQueueNums": each.read_queue_count,
+                    "topicSysFlag": each.sys_flag,
+                    "writeQueueNums": each.write_queue_count,
+                }
+                for each in self.queues
+            ]
+        ).decode()
+        order = f',"orderTopicConf":{json.dumps(self.order_topic_conf)}' if self.order_topic_conf is not None else ""
+        return f'{{"brokerDatas":[{brokers}],"filterServerTable":{{}}{order},"queueDatas":{queues}}}'.encode()
+
+    @classmethod
+    def decode(cls, body: Readable) -> Route:
+        value = read_json(body)
+        _require_object("route", value)
+        return cls(
+            queues=[
+                QueueData(
+                    broker_name=str(each["brokerName"]),
+                    read_queue_count=_int(each.get("readQueueNums")),
+                    write_queue_count=_int(each.get("writeQueueNums")),
+                    permission=_int(each.get("perm")),
+                    sys_flag=_int(each.get("topicSysFlag")),
+                )
+                for each in value.get("queueDatas") or ()
+            ],
+            brokers=[
+                BrokerData(
+                    cluster=str(each.get("cluster", "")),
+                    broker_name=str(each["brokerName"]),
+                    addresses={int(number): str(at) for number, at in (each.get("brokerAddrs") or {}).items()},
+                )
+                for each in value.get("brokerDatas") or ()
+            ],
+            order_topic_conf=value.get("orderTopicConf"),
+        )
+
+
+def _broker_json(broker: BrokerData, standard: bool) -> str:
+    quote = '"' if standard else ""
+    addresses = ",".join(f"{quote}{number}{quote}:{json.dumps(at)}" for number, at in broker.addresses.items())
+    return (
+        f'{{"brokerAddrs":{{{addresses}}},"brokerName":{json.dumps(broker.broker_name)},'
+        f'"cluster":{json.dumps(broker.cluster)},"enableActingMaster":false}}'
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MessageQueue:
+    """One queue of a topic on one broker, as queue locks and statistics name it."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
+
+    @classmethod
+    def from_json(cls, value: Any) -> MessageQueue:
+        _require_object("mqSet", value)
+        return cls(str(value.get("topic", "")), str(value.get("brokerName", "")), _int(value.get("queueId")))
