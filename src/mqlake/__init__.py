@@ -5,6 +5,7 @@ Spark starts for a query need neither.
 """
 
 import importlib
+import logging
 from typing import TYPE_CHECKING
 
 from mqlake.config import (
@@ -15,7 +16,10 @@ from mqlake.config import (
     IndexConfig,
     MemoryConfig,
     PoolConfig,
+    ReplicationConfig,
     RetentionConfig,
+    Role,
+    SealConfig,
     StoreConfig,
     TimerConfig,
     TransactionConfig,
@@ -36,13 +40,24 @@ from mqlake.errors import (
     InvalidMessage,
     MessagesLost,
     MissingExtra,
+    NoRoute,
     NoSuchMessage,
     NotAStore,
+    NotConfirmed,
+    NotConnected,
+    NotMaster,
     NotPending,
     NotPermitted,
     NotWritten,
     OffsetOutOfRange,
     ReadOnlyStore,
+    RemoteError,
+    ReplicaMissing,
+    ReplicaTimeout,
+    ReplicationError,
+    RequestRefused,
+    RequestTimeout,
+    SourceFailed,
     StoreClosed,
     StoreError,
     StoreFailed,
@@ -59,10 +74,13 @@ from mqlake.version import __version__
 
 if TYPE_CHECKING:
     from mqlake.delivery.consume.filters import Sql, Tags
+    from mqlake.handling.tracking import RunCounts
     from mqlake.inspect.backup import Backup
     from mqlake.inspect.check import CheckReport, check
     from mqlake.inspect.findings import Finding, Severity
+    from mqlake.inspect.heal import HealReport
     from mqlake.message_store import MessageStore
+    from mqlake.running import run, run_async
     from mqlake.runtime.workers import WorkerHealth
     from mqlake.store.health import Health
     from mqlake.store.read import QueueRange
@@ -75,15 +93,19 @@ PLACES = {
     "Health": "store.health",
     "CheckReport": "inspect.check",
     "Finding": "inspect.findings",
+    "HealReport": "inspect.heal",
     "MessageStore": "message_store",
     "QueueRange": "store.read",
     "Retained": "store.retention",
+    "RunCounts": "handling.tracking",
     "Severity": "inspect.findings",
     "Sql": "delivery.consume.filters",
     "StoreStats": "store.stats",
     "Tags": "delivery.consume.filters",
     "TopicStats": "store.stats",
     "check": "inspect.check",
+    "run": "running",
+    "run_async": "running",
 }
 
 __all__ = [
@@ -105,6 +127,7 @@ __all__ = [
     "Finding",
     "FlushConfig",
     "FlushTimeout",
+    "HealReport",
     "Health",
     "IndexConfig",
     "InvalidConfig",
@@ -115,8 +138,12 @@ __all__ = [
     "MessageStore",
     "MessagesLost",
     "MissingExtra",
+    "NoRoute",
     "NoSuchMessage",
     "NotAStore",
+    "NotConfirmed",
+    "NotConnected",
+    "NotMaster",
     "NotPending",
     "NotPermitted",
     "NotWritten",
@@ -125,9 +152,20 @@ __all__ = [
     "PutReceipt",
     "QueueRange",
     "ReadOnlyStore",
+    "RemoteError",
+    "ReplicaMissing",
+    "ReplicaTimeout",
+    "ReplicationConfig",
+    "ReplicationError",
+    "RequestRefused",
+    "RequestTimeout",
     "Retained",
     "RetentionConfig",
+    "Role",
+    "RunCounts",
+    "SealConfig",
     "Severity",
+    "SourceFailed",
     "Sql",
     "StoreClosed",
     "StoreConfig",
@@ -149,7 +187,17 @@ __all__ = [
     "WorkerHealth",
     "__version__",
     "check",
+    "run",
+    "run_async",
 ]
+
+
+# The program decides where log lines go: without a handler of its own, Python would print warnings.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *PLACES})
 
 
 def __getattr__(name: str) -> object:

@@ -8,6 +8,7 @@ exist, else the default.
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -228,6 +229,28 @@ class RetentionConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SealConfig:
+    """Checksums of blocks of the log, and how often they are compared with it. RocketMQ has nothing like it."""
+
+    enabled: bool = True
+    """Seal the log in the background (mqlake.sealEnable)."""
+
+    interval_ms: int = 5_000
+    """Pause between two rounds of sealing and scrubbing (mqlake.sealInterval)."""
+
+    scrub_hours: int = 168
+    """Compare all of the log with its seals this long after the last time (mqlake.scrubHours); 0 means never."""
+
+    scrub_bytes_per_s: int = 32 * MIB
+    """How fast old parts of the log are read to be sealed or compared (mqlake.scrubBytesPerSecond); 0: no limit."""
+
+    def __post_init__(self) -> None:
+        _require("interval_ms", self.interval_ms, 1, 86_400_000)
+        _require("scrub_hours", self.scrub_hours, 0, 876_000)
+        _require("scrub_bytes_per_s", self.scrub_bytes_per_s, 0, 2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryConfig:
     """Topics, groups and their progress. The defaults are RocketMQ's."""
 
@@ -279,6 +302,10 @@ class TransactionConfig:
     """Called with a transaction (`delivery.transaction.Undecided`) that its program left undecided: True commits it,
     False rolls it back, None means not yet known. Without a check, none is ever decided this way."""
 
+    ask: Callable[[Any], None] | None = None
+    """Called with a transaction that stays undecided after `check`, with its half messages as they are stored now. It
+    asks whoever began it, without waiting: the answer comes later, through `Transactions.decide`."""
+
     timeout_ms: int = 6_000
     """Age from which a transaction is checked (transactionTimeOut)."""
 
@@ -294,6 +321,68 @@ class TransactionConfig:
         _require("check_max", self.check_max, 1, 1_000_000)
 
 
+class Role(enum.Enum):
+    """What a store is in replication, by RocketMQ's names."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    """It takes writes. What slaves have does not matter to them."""
+
+    SYNC_MASTER = "SYNC_MASTER"
+    """It takes writes, and confirms those that want it once slaves have them."""
+
+    SLAVE = "SLAVE"
+    """Its log is a master's, byte for byte. It refuses writes and serves reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationConfig:
+    """Master and slaves. The defaults are RocketMQ's."""
+
+    role: Role = Role.ASYNC_MASTER
+    """What this store is (brokerRole)."""
+
+    listen_port: int = 10912
+    """Where a master waits for slaves (haListenPort)."""
+
+    master_address: str | None = None
+    """HOST:PORT at which a slave finds its master's replication (haMasterAddress)."""
+
+    begin_offset: int | None = None
+    """Where an empty slave begins: the first byte of one of the master's files, 0 if it still has all. None: at its
+    newest file, as RocketMQ's slaves do. RocketMQ has no name for this."""
+
+    heartbeat_interval_ms: int = 5_000
+    """After this much silence a side sends a sign of life (haSendHeartbeatInterval)."""
+
+    silence_limit_ms: int = 20_000
+    """After this much silence of the other side a connection is closed (haHousekeepingInterval)."""
+
+    transfer_bytes: int = 32 * 1024
+    """Most bytes of one transfer (haTransferBatchSize). A slave of RocketMQ reads less than 4 MiB at once."""
+
+    max_lag_bytes: int = 256 * MIB
+    """A slave that lags by more does not count as one (haSlaveFallbehindMax; since 5.0 haMaxGapNotInSync)."""
+
+    replica_timeout_ms: int = 3_000
+    """How long a write waits for slaves (slaveTimeout)."""
+
+    in_sync_replicas: int = 1
+    """How many stores must have a write that wants replicas, the master included (inSyncReplicas)."""
+
+    def __post_init__(self) -> None:
+        _require("listen_port", self.listen_port, 0, 65_535)
+        if self.master_address is not None:
+            parse_address("master_address", self.master_address)
+        if self.begin_offset is not None:
+            _require("begin_offset", self.begin_offset, 0, 2**63 - 1)
+        _require("heartbeat_interval_ms", self.heartbeat_interval_ms, 1, 3_600_000)
+        _require("silence_limit_ms", self.silence_limit_ms, self.heartbeat_interval_ms, 86_400_000)
+        _require("transfer_bytes", self.transfer_bytes, 1, 4 * MIB - 12)
+        _require("max_lag_bytes", self.max_lag_bytes, 0, 2**63 - 1)
+        _require("replica_timeout_ms", self.replica_timeout_ms, 1, 86_400_000)
+        _require("in_sync_replicas", self.in_sync_replicas, 1, 1_000)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """All settings of a store."""
@@ -305,9 +394,11 @@ class StoreConfig:
     pool: PoolConfig = field(default_factory=PoolConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
+    seals: SealConfig = field(default_factory=SealConfig)
     delivery: DeliveryConfig = field(default_factory=DeliveryConfig)
     timer: TimerConfig = field(default_factory=TimerConfig)
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
+    replication: ReplicationConfig = field(default_factory=ReplicationConfig)
 
     delay_levels: str = DEFAULT_DELAY_LEVELS
     """Durations of the delay levels, from level 1 up, each a number and a unit s, m, h or d (messageDelayLevel)."""
@@ -334,7 +425,8 @@ class StoreConfig:
             setting = SETTINGS.get(name)
             if setting is None:
                 if name not in known and "." not in name:  # dotted names belong to other tools: RocketMQ has none
-                    raise InvalidConfig(name, text, "RocketMQ has no such setting; correct the name or remove it")
+                    shown = text if not text.startswith("{") else "{...}"  # a user with a password, misspelled
+                    raise InvalidConfig(name, shown, "RocketMQ has no such setting; correct the name or remove it")
                 continue
             section, key, parse = setting
             sections.setdefault(section, {})[key] = parse(name, text)
@@ -355,19 +447,24 @@ def _section(section: str, values: dict[str, Any], given: dict[tuple[str, str], 
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a Java properties file, as far as RocketMQ's files need it. Later lines win."""
-    found = {}
+    """Read a Java properties file."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfig("config", str(path), f"cannot be read: {error}") from None
-    for number, line in enumerate(lines, 1):
+    return parse_properties(text, str(path))
+
+
+def parse_properties(content: str, where: str = "properties") -> dict[str, str]:
+    """Parse Java properties, as far as RocketMQ's files need it. Later lines win."""
+    found = {}
+    for number, line in enumerate(content.splitlines(), 1):
         text = line.strip()
         if not text or text[0] in "#!":
             continue
         name, separator, value = text.partition("=")
         if not separator:
-            raise InvalidConfig(f"{path}, line {number}", text, "must read name=value")
+            raise InvalidConfig(f"{where}, line {number}", text, "must read name=value")
         found[name.strip()] = value.strip()
     return found
 
@@ -383,6 +480,14 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     if not 1 <= len(levels) <= 64:
         raise InvalidConfig("messageDelayLevel", text, "must name 1 to 64 levels")
     return tuple(levels)
+
+
+def parse_address(key: str, text: str) -> tuple[str, int]:
+    """Return host and port of a text like `HOST:PORT` or `[V6]:PORT`."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise InvalidConfig(key, text, "must be HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def parse_hours(text: str) -> frozenset[int]:
@@ -420,6 +525,12 @@ def _flush_type(name: str, text: str) -> bool:
     if text not in ("SYNC_FLUSH", "ASYNC_FLUSH"):
         raise InvalidConfig(name, text, "must be SYNC_FLUSH or ASYNC_FLUSH")
     return text == "SYNC_FLUSH"
+
+
+def _role(name: str, text: str) -> Role:
+    if text not in Role.__members__:
+        raise InvalidConfig(name, text, f"must be one of {', '.join(Role.__members__)}")
+    return Role[text]
 
 
 def _whole_entries(name: str, text: str) -> int:
@@ -487,6 +598,10 @@ SETTINGS: dict[str, tuple[str, str, Callable[[str, str], object]]] = {
     "deleteFileBatchMax": ("retention", "batch_files", _number),
     "deleteCommitLogFilesInterval": ("retention", "pause_ms", _number),
     "deleteConsumeQueueFilesInterval": ("retention", "queue_pause_ms", _number),
+    "mqlake.sealEnable": ("seals", "enabled", _truth),
+    "mqlake.sealInterval": ("seals", "interval_ms", _number),
+    "mqlake.scrubHours": ("seals", "scrub_hours", _number),
+    "mqlake.scrubBytesPerSecond": ("seals", "scrub_bytes_per_s", _number),
     "autoCreateTopicEnable": ("delivery", "auto_create_topics", _truth),
     "autoCreateSubscriptionGroup": ("delivery", "auto_create_groups", _truth),
     "flushConsumerOffsetInterval": ("delivery", "persist_interval_ms", _number),
@@ -498,6 +613,17 @@ SETTINGS: dict[str, tuple[str, str, Callable[[str, str], object]]] = {
     "transactionTimeOut": ("transactions", "timeout_ms", _number),
     "transactionCheckInterval": ("transactions", "check_interval_ms", _number),
     "transactionCheckMax": ("transactions", "check_max", _number),
+    "brokerRole": ("replication", "role", _role),
+    "haListenPort": ("replication", "listen_port", _number),
+    "haMasterAddress": ("replication", "master_address", _text),
+    "haSendHeartbeatInterval": ("replication", "heartbeat_interval_ms", _number),
+    "haHousekeepingInterval": ("replication", "silence_limit_ms", _number),
+    "haTransferBatchSize": ("replication", "transfer_bytes", _number),
+    "haSlaveFallbehindMax": ("replication", "max_lag_bytes", _number),
+    "haMaxGapNotInSync": ("replication", "max_lag_bytes", _number),
+    "slaveTimeout": ("replication", "replica_timeout_ms", _number),
+    "inSyncReplicas": ("replication", "in_sync_replicas", _number),
     "messageDelayLevel": ("", "delay_levels", _text),
 }
-"""RocketMQ's name -> section, setting, parser of its text. Names keep RocketMQ's spelling, errors included."""
+"""Name -> section, setting, parser of its text. RocketMQ's names keep its spelling, errors included; those that begin
+with `mqlake.` are ours, and RocketMQ ignores them."""

@@ -7,17 +7,22 @@
     ├── StoreLocked           another process (or this one) has the store open for writing
     ├── StoreClosed           a call on a closed store
     ├── ReadOnlyStore         a write to a store that was opened for reading
+    ├── NotMaster             a write to a store that follows a master
     ├── StoreForked           a call in a forked child on a store that its parent opened
     ├── StoreFailed           a sync failed: nothing appended since is acknowledged, and puts are refused
     │   └── DispatchFailed    dispatch stopped for good: later puts would never be seen, so they are refused
     ├── DiskFull              the blocks of a file could not be allocated; nothing was written
     │   └── DiskAboveLimit    the disk is above its limit, so puts are refused; nothing was written
-    ├── FileFailed            the system would not make, open or map a file, and the disk is not full
-    ├── FlushTimeout          the sync did not end in time: the message is in the log, its durability is unknown
+    ├── FileFailed            the system would not make, open or map a file, or start a thread; the disk is not full
+    ├── NotConfirmed          the message is stored, but was not confirmed to be as durable as asked
+    │   ├── FlushTimeout      the sync did not end in time
+    │   ├── ReplicaTimeout    not enough slaves confirmed it in time
+    │   └── ReplicaMissing    not enough slaves are attached and near enough to wait for them
     ├── BadFile               a file of the store has the wrong name or size
     ├── BadConfigFile         config/NAME.json and its .bak are both damaged
     ├── NotWritten            the system refused to write a small file: its old content still holds
     ├── BackupFailed          no whole copy of a store could be made: nothing is left of it
+    ├── SourceFailed          a copy of the log cannot give the bytes that are to be healed
     ├── CorruptRecord         bytes in the log contradict their own header
     ├── CorruptBody           a compressed body cannot be decompressed
     ├── InvalidFilter         a filter expression does not parse; the error points at the place
@@ -29,6 +34,21 @@
     ├── NotPending            the message cannot be cancelled: it was already due, or was never timed
     ├── TransactionEnded      the transaction is already committed, rolled back or abandoned
     ├── TransactionExpired    the transaction is older than its own time limit
+    ├── BadFrame              bytes from a connection are no frame of the remoting protocol
+    ├── BadRequest            a request lacks a field, or a field has a value that cannot be used
+    ├── RemoteError           a broker or a name server could not do what its client asked
+    │   ├── RequestRefused    it answered with a code other than success
+    │   ├── RequestTimeout    it did not answer in time: whether it did what was asked is unknown
+    │   ├── NotConnected      it cannot be reached, or the connection broke before its answer
+    │   └── NoRoute           no name server knows where a topic is
+    ├── ReplicationError      a master and its slave cannot go on together
+    │   ├── BadTransfer       bytes from a connection are no frame of the replication protocol
+    │   ├── MasterAlive       a slave is to be promoted, and its master still answers
+    │   ├── SlaveRefused      a slave wants a part of the log that its master does not have
+    │   ├── ControllerMode    the other side speaks the protocol of controller mode
+    │   ├── FilesDiffer       master and slave cut their logs into files of different sizes
+    │   ├── NotOnMaster       the master does not have the bytes that a slave needs
+    │   └── Diverged          a slave's log is not the beginning of its master's
     ├── NoSuchMessage         no record starts at this physical offset, or has this id
     ├── UnfinishedBatch       part of a batch is in the log, and the rest is missing or contradicts it
     ├── OtherRows             a job's id was used before, for other rows
@@ -55,6 +75,9 @@ pickle.
 from __future__ import annotations
 
 import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
@@ -104,6 +127,8 @@ class StoreLocked(StoreError):
         self.path, self.pid = path, pid
 
     def __str__(self) -> str:
+        if self.pid == os.getpid():
+            return f"{self.path}: this process (pid {self.pid}) already has it open; share it, or close it first"
         writer = f"process {self.pid}" if self.pid > 0 else "another process"
         return f"{self.path}: {writer} writes this store; stop it, or open with read_only=True to read while it writes"
 
@@ -142,6 +167,20 @@ class ReadOnlyStore(StoreError):
 
     def __str__(self) -> str:
         return f"{self.path}: opened read-only; open it without read_only=True to write"
+
+
+class NotMaster(StoreError):
+    """A write to a store in the role SLAVE: its log is its master's, byte for byte."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: this store is a slave and takes writes from its master only; write to the master, or close "
+            "the store and open it in the role ASYNC_MASTER"
+        )
 
 
 class StoreFailed(StoreError):
@@ -198,18 +237,23 @@ class DiskAboveLimit(DiskFull):
 
 
 class FileFailed(StoreError):
-    """The system would not make, open or map a file, for a reason other than a full disk. Nothing was written."""
+    """The system would not make, open or map a file, or start a thread; the disk is not full. Nothing was written."""
 
     REMEDIES = MappingProxyType(
         {
             errno.EMFILE: "raise the limit of open files (ulimit -n), or close files and sockets of this process",
             errno.ENFILE: "the whole system has no descriptors left: raise fs.file-max, or end other processes",
             errno.ENOMEM: "free memory, or raise vm.max_map_count",
+            errno.EAGAIN: "free memory, or raise the limits of memory and threads (ulimit -v, ulimit -u)",
             errno.EIO: "the disk reports an error: look at the kernel's log (dmesg) before you write on",
             errno.EACCES: "change its permissions",
             errno.EPERM: "change its permissions",
             errno.EROFS: "its file system is read-only: open the store with read_only=True",
         }
+        | dict.fromkeys(
+            (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EEXIST, errno.ENXIO),
+            "something else has its name: look at it (ls -l), or run `mqlake repair`, which moves it away",
+        )
     )
 
     def __init__(self, path: Path, action: str, number: int, reason: str) -> None:
@@ -221,7 +265,11 @@ class FileFailed(StoreError):
         return f"{self.path}: could not be {self.action} ({self.reason}); {remedy}"
 
 
-class FlushTimeout(StoreError):
+class NotConfirmed(StoreError):
+    """The message is in the log, and a put that is repeated stores it twice. Only its durability is less than asked."""
+
+
+class FlushTimeout(NotConfirmed):
     """The sync is still running. The message is in the log and may become durable; a retry may store it twice."""
 
     def __init__(self, path: Path, timeout_ms: int) -> None:
@@ -232,6 +280,38 @@ class FlushTimeout(StoreError):
         return (
             f"{self.path}: not durable within {self.timeout_ms} ms (syncFlushTimeout); the message may still become so"
         )
+
+
+class ReplicaTimeout(NotConfirmed):
+    """RocketMQ's FLUSH_SLAVE_TIMEOUT: the message is stored here, and slaves may still get it."""
+
+    def __init__(self, path: Path, timeout_ms: int, needed_count: int) -> None:
+        super().__init__(path, timeout_ms, needed_count)
+        self.path, self.timeout_ms, self.needed_count = path, timeout_ms, needed_count
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: stored here, but not confirmed by {_slaves(self.needed_count)} within {self.timeout_ms} ms "
+            "(slaveTimeout); a repeated put would store the message twice"
+        )
+
+
+class ReplicaMissing(NotConfirmed):
+    """RocketMQ's SLAVE_NOT_AVAILABLE: the message is stored here alone."""
+
+    def __init__(self, path: Path, needed_count: int, attached_count: int) -> None:
+        super().__init__(path, needed_count, attached_count)
+        self.path, self.needed_count, self.attached_count = path, needed_count, attached_count
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: stored here only: {_slaves(self.needed_count)} must confirm it (inSyncReplicas), and "
+            f"{self.attached_count} of those attached are near enough (haSlaveFallbehindMax); start or mend a slave"
+        )
+
+
+def _slaves(count: int) -> str:
+    return "a slave" if count == 1 else f"{count} slaves"
 
 
 class BadFile(StoreError):
@@ -279,6 +359,17 @@ class BackupFailed(StoreError):
 
     def __str__(self) -> str:
         return f"{self.path}: no backup was made: {self.reason}; {self.remedy}"
+
+
+class SourceFailed(StoreError):
+    """A copy of the log cannot give the bytes that are to be healed. Nothing was changed."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(source, reason)
+        self.source, self.reason = source, reason
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.reason}; heal from another copy of this log"
 
 
 class CorruptRecord(StoreError):
@@ -414,6 +505,181 @@ class MessagesLost(OffsetOutOfRange):
         return (
             f"{self.what}: progress is at {self.offset}, the queue has [{self.first_offset}, {self.end_offset}); "
             'reset() it to "first", or consume with on_lost="skip"'
+        )
+
+
+class BadFrame(StoreError):
+    """Bytes from a connection are no frame of the remoting protocol. What follows cannot be read: close it."""
+
+    def __init__(self, where: str, found: str, expected: str) -> None:
+        super().__init__(where, found, expected)
+        self.where, self.found, self.expected = where, found, expected
+
+    def __str__(self) -> str:
+        return f"frame: {self.where}: found {self.found}; expected {self.expected}"
+
+
+class BadRequest(StoreError):
+    """A request lacks a field, or a field or its body has a value that cannot be used."""
+
+    def __init__(self, field: str, found: str, expected: str) -> None:
+        super().__init__(field, found, expected)
+        self.field, self.found, self.expected = field, found, expected
+
+    def __str__(self) -> str:
+        return f"request: {self.field}: found {self.found}; expected {self.expected}"
+
+
+class RemoteError(StoreError):
+    """The root of what a client's call to a broker or a name server raises. `address` says which one."""
+
+    address: str
+
+
+class RequestRefused(RemoteError):
+    """The answer's code is not success. `code` is its number and `code_name` RocketMQ's name for it."""
+
+    def __init__(self, address: str, request: str, code: int, code_name: str, remark: str) -> None:
+        super().__init__(address, request, code, code_name, remark)
+        self.address, self.request, self.code, self.code_name, self.remark = address, request, code, code_name, remark
+
+    def __str__(self) -> str:
+        return f"{self.address} refused {self.request}: {self.code_name} ({self.code}): {self.remark or 'no remark'}"
+
+
+class RequestTimeout(RemoteError):
+    """No answer came in time. The broker may have done what was asked."""
+
+    def __init__(self, address: str, request: str, timeout_s: float) -> None:
+        super().__init__(address, request, timeout_s)
+        self.address, self.request, self.timeout_s = address, request, timeout_s
+
+    def __str__(self) -> str:
+        return f"{self.address} did not answer {self.request} within {self.timeout_s:g} s; it may have been done"
+
+
+class NotConnected(RemoteError):
+    """No connection could be opened, or it broke before the answer."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.address, self.reason = address, reason
+
+    def __str__(self) -> str:
+        return f"{self.address}: {self.reason}; is a broker running there, and does it use TLS as this client does?"
+
+
+class NoRoute(RemoteError):
+    """No name server knows the topic, and no broker creates topics by their first message."""
+
+    def __init__(self, address: str, topic: str) -> None:
+        super().__init__(address, topic)
+        self.address, self.topic = address, topic
+
+    def __str__(self) -> str:
+        return f"{self.address} knows no topic {self.topic}; create it, or let the broker create topics by themselves"
+
+
+class ReplicationError(StoreError):
+    """The root of what keeps a master and a slave apart for good. Cut connections are no such error."""
+
+
+class BadTransfer(ReplicationError):
+    """Bytes from a connection are no frame of the replication protocol. What follows cannot be read: close it."""
+
+    def __init__(self, where: str, found: str, expected: str) -> None:
+        super().__init__(where, found, expected)
+        self.where, self.found, self.expected = where, found, expected
+
+    def __str__(self) -> str:
+        return f"replication: {self.where}: found {self.found}; expected {self.expected}"
+
+
+class MasterAlive(ReplicationError):
+    """A promotion was refused, because two masters would both take messages. Nothing was changed."""
+
+    def __init__(self, path: Path, master: str) -> None:
+        super().__init__(path, master)
+        self.path, self.master = path, master
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} is not promoted: the master at {self.master} still accepts connections; stop it first, or "
+            "name the right address if another process listens there now"
+        )
+
+
+class SlaveRefused(ReplicationError):
+    """A slave cannot follow this master from where it is. Its connection is closed; both stores are as they were."""
+
+    def __init__(self, slave: str, wanted: int, first: int, end: int, reason: str) -> None:
+        super().__init__(slave, wanted, first, end, reason)
+        self.slave, self.wanted, self.first, self.end, self.reason = slave, wanted, first, end, reason
+
+    def __str__(self) -> str:
+        return (
+            f"slave {self.slave} asks for the log from {self.wanted}, and this master has [{self.first}, {self.end}): "
+            f"{self.reason}; set the slave up anew, from an empty folder or from a backup of this store"
+        )
+
+
+class ControllerMode(ReplicationError):
+    """The other side is a RocketMQ 5 broker in controller mode, which replicates by another protocol."""
+
+    def __init__(self, who: str) -> None:
+        super().__init__(who)
+        self.who = who
+
+    def __str__(self) -> str:
+        return (
+            f"replication: {self.who} is a broker in controller mode, whose protocol is not spoken here; "
+            "run it with enableControllerMode=false"
+        )
+
+
+class FilesDiffer(ReplicationError):
+    """The master's log files have another size than the slave's. Nothing more is appended."""
+
+    def __init__(self, path: Path, file_size: int, boundary: int | None) -> None:
+        """`boundary`: where a file of the master's begins or ends, if that showed."""
+        super().__init__(path, file_size, boundary)
+        self.path, self.file_size, self.boundary = path, file_size, boundary
+
+    def __str__(self) -> str:
+        at = "in the middle of a file here" if self.boundary is None else f"at offset {self.boundary}"
+        return (
+            f"{self.path}: log files have {self.file_size} bytes here, and the master's do not: one of them begins or "
+            f"ends {at}; replicate into an empty folder with the master's mappedFileSizeCommitLog"
+        )
+
+
+class NotOnMaster(ReplicationError):
+    """The master sends nothing from the offset that was asked for. Nothing was appended."""
+
+    def __init__(self, path: Path, master: str, offset: int, remedy: str) -> None:
+        super().__init__(path, master, offset, remedy)
+        self.path, self.master, self.offset, self.remedy = path, master, offset, remedy
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: the master at {self.master} has no bytes at offset {self.offset}: its log begins later or "
+            f"ends there; {self.remedy}"
+        )
+
+
+class Diverged(ReplicationError):
+    """Master and slave have different logs. Nothing was appended, and they are never merged."""
+
+    def __init__(self, path: Path, master: str, offset: int, end: int, found: str) -> None:
+        """`offset`: where they part; `end`: where the slave's log ends; `found`: how it shows."""
+        super().__init__(path, master, offset, end, found)
+        self.path, self.master, self.offset, self.end, self.found = path, master, offset, end, found
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: this log and the one of the master at {self.master} part at offset {self.offset}: "
+            f"{self.found}; {self.end - self.offset} bytes from there on exist only here; save what you need of them "
+            "(mqlake scan), then replicate into an empty folder instead"
         )
 
 
@@ -657,6 +923,16 @@ def is_passing(error: Exception) -> bool:
     if isinstance(error, FileFailed):
         return error.number in PASSING
     return is_disk_full(error) or (isinstance(error, OSError) and error.errno in PASSING)
+
+
+@contextmanager
+def typed_errors(path: Path, action: str) -> Iterator[None]:
+    """Raise FileFailed or DiskFull instead of OSError, about the file that it names, or about `path`."""
+    try:
+        yield
+    except OSError as error:
+        named = Path(error.filename) if isinstance(error.filename, str) else path
+        raise file_error(named, action, 0, error) from error
 
 
 def file_error(path: Path, action: str, size_bytes: int, error: OSError) -> StoreError:

@@ -36,6 +36,12 @@ class Durability(enum.IntEnum):
     REPLICA = 3
     """On disk here, and confirmed by a replica."""
 
+    def __str__(self) -> str:
+        return self.name
+
+    def __format__(self, form: str) -> str:
+        return format(self.name, form)
+
 
 class StoredMessage(StoredRecord):
     """A message as the log holds it. Two are equal if their records are, byte for byte."""

@@ -18,9 +18,10 @@ import os
 import weakref
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from mqlake.config import (
     CommitLogConfig,
@@ -30,7 +31,10 @@ from mqlake.config import (
     IndexConfig,
     MemoryConfig,
     PoolConfig,
+    ReplicationConfig,
     RetentionConfig,
+    Role,
+    SealConfig,
     StoreConfig,
     TimerConfig,
     TransactionConfig,
@@ -41,12 +45,12 @@ from mqlake.delivery.registry.groups import Group
 from mqlake.delivery.registry.topics import Permission, Topic
 from mqlake.delivery.state import Delivery
 from mqlake.delivery.transactions.transaction import Transaction, Transactions
-from mqlake.errors import ReadOnlyStore
+from mqlake.errors import ReadOnlyStore, typed_errors
 from mqlake.kernel.types import Readable
 from mqlake.logs.matching import match_packed
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
 from mqlake.runtime import forks
-from mqlake.store.follower import open_follower
+from mqlake.runtime.shield import make_whole
 from mqlake.store.gates import Gates
 from mqlake.store.health import Health
 from mqlake.store.life import Life
@@ -55,7 +59,7 @@ from mqlake.store.read import END_OF_TIME, MAX_READ_BYTES, QueueRange, read_sett
 from mqlake.store.recovery import Progress, Recovery
 from mqlake.store.retention import HOUR_MS, Retained, Retention, by_hand, would_go
 from mqlake.store.stats import StoreStats
-from mqlake.store.writer import open_writer
+from mqlake.store.writer import Writer, open_writer
 
 if TYPE_CHECKING:
     import pyarrow
@@ -64,7 +68,11 @@ if TYPE_CHECKING:
     from mqlake.delivery.consume.consumer import Consumer
     from mqlake.delivery.consume.filters import Filter
     from mqlake.delivery.consume.progress import Start
+    from mqlake.handling.options import Handler, RunOptions
+    from mqlake.handling.tracking import RunCounts
     from mqlake.inspect.backup import Backup
+    from mqlake.inspect.heal import HealReport
+    from mqlake.replication.slave import Slave
 
 
 class MessageStore:
@@ -74,8 +82,10 @@ class MessageStore:
         receipt = store.put(Message("orders", b'{"id": 17}', tags="created", keys=["17"]))
     """
 
-    def __init__(self, reading: Reading, writing: Writing | None, *, deliver: bool = True) -> None:
+    def __init__(self, reading: Reading, writing: Writing | None = None, *, deliver: bool = True) -> None:
         """Use `MessageStore.open`."""
+        if isinstance(reading, str | os.PathLike):
+            raise TypeError(f"a store is opened by MessageStore.open({os.fspath(reading)!r})")
         self.path = path = reading.layout.root
         self.config = reading.config
         self._writes = writing is not None
@@ -86,12 +96,18 @@ class MessageStore:
         """What `recovery` asks, also once the store is closed."""
         give_up: Callable[[], None] = writing.give_up if writing is not None else lambda: None
         is_worker: Callable[[], bool] = writing.workers.include_current if writing is not None else lambda: False
-        life = self._life = Life(path, [self._delivery.close, reading.close], give_up, is_worker)
+        self._slave = None if writing is None else _slave_of(writing)
+        closers = [self._delivery.close, reading.close]
+        if self._slave is not None:
+            closers.insert(0, self._slave.stop)
+        life = self._life = Life(path, closers, give_up, is_worker)
         weakref.finalize(self, life.close_unreferenced).atexit = False
         forks.guard(self)
         try:
             if deliver:
                 self._delivery.start()
+            if self._slave is not None:
+                self._slave.start()
         except BaseException:
             self.close()
             raise
@@ -112,16 +128,19 @@ class MessageStore:
         pool: PoolConfig | None = None,
         memory: MemoryConfig | None = None,
         retention: RetentionConfig | None = None,
+        seals: SealConfig | None = None,
         delivery: DeliveryConfig | None = None,
         timer: TimerConfig | None = None,
         transactions: TransactionConfig | None = None,
+        replication: ReplicationConfig | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """Open a store, creating it if there is none. Recovery happens here and reports to `progress`.
+        """Open a store, creating it if there is none. Recovery happens here and reports to `progress`, on any thread.
 
         `config` holds all settings; the others replace one section of it. With `read_only`, another process may be
         writing: no lock is taken, nothing is written, and reads follow what it writes. Without `deliver` the store
-        only holds messages: none is delayed, and none that is due is delivered.
+        only holds messages: none is delayed, and none that is due is delivered. In the role SLAVE it takes messages
+        from its master only (`replication`), and follows the one that is named there.
         """
         sections = {
             "commit_log": commit_log,
@@ -131,16 +150,25 @@ class MessageStore:
             "pool": pool,
             "memory": memory,
             "retention": retention,
+            "seals": seals,
             "delivery": delivery,
             "timer": timer,
             "transactions": transactions,
+            "replication": replication,
         }
         given = {name: value for name, value in sections.items() if value is not None}
         settings = replace(config or StoreConfig(), **given)  # type: ignore[arg-type]
-        if read_only:
-            return cls(open_follower(path, settings, create=create, progress=progress), None)
-        writer = open_writer(path, settings, create=create, progress=progress)
-        return cls(writer, writer, deliver=deliver)
+
+        def make() -> MessageStore:
+            if read_only:
+                from mqlake.store.follower import open_follower  # a writer does not need it
+
+                return cls(open_follower(path, settings, create=create, progress=progress), None)
+            writer = open_writer(path, settings, create=create, progress=progress)
+            return cls(writer, writer, deliver=deliver)
+
+        # An interrupt must not leave a store that is half open: nobody could close it.
+        return cast(Self, make_whole(make))
 
     def __enter__(self) -> Self:
         return self
@@ -150,14 +178,34 @@ class MessageStore:
     ) -> None:
         self.close()
 
+    @property
+    def port(self) -> Writing:
+        """The writing side of the open store, for parts that serve it to others; ReadOnlyStore in a reader."""
+        self._life.require_open()
+        if not self._writes:
+            raise ReadOnlyStore(self.path)
+        return self._writing
+
+    @property
+    def slave(self) -> Slave | None:
+        """What follows the master, with its status; None unless the store is a slave with a master."""
+        return self._slave
+
     # ---- writing
 
     def put(self, message: Message, *, durability: Durability | None = None) -> PutReceipt:
-        """Append one message; return when it is as safe as asked, or as the flush mode promises."""
+        """Append one message; return when it is as safe as asked, or as the flush mode promises.
+
+        The receipt names the level that was reached. DiskFull, StoreFailed and InvalidMessage mean that nothing is
+        stored; NotConfirmed means that the message is stored, but did not reach its level in time.
+        """
         return self._writing.put(message, durability)
 
     def put_many(self, messages: Sequence[Message], *, durability: Durability | None = None) -> list[PutReceipt]:
-        """Append a batch: all of it, next to one another, or none of it; one wait for all."""
+        """Append a batch, in one piece: all of it or nothing. One wait makes all of it as safe as asked.
+
+        A batch may be as large as one message (`max_message_bytes`).
+        """
         return self._writing.put_many(messages, durability)
 
     def put_async(self, message: Message, *, durability: Durability | None = None) -> Coroutine[Any, Any, PutReceipt]:
@@ -169,7 +217,7 @@ class MessageStore:
         return self._writing.put_async(message, durability)  # not awaited here: a coroutine less for each put
 
     def put_as_is(self, message: Message, *, durability: Durability | None = None) -> PutReceipt:
-        """Append without delay routing. For loading and copying."""
+        """Append a message as it is, also one with a delay, which is not delayed. For loading and copying."""
         return self._writing.put_as_is(message, durability)
 
     def put_packed(self, packed: Readable, *, timestamp: int = 0, keep: int = 0) -> None:
@@ -215,10 +263,13 @@ class MessageStore:
         self._reading.settle()
         return self._reading.reader.find(topic, key, limit, begin_ms, end_ms, tag=tag)
 
-    def seek_time(self, topic: str, timestamp_ms: int, *, queue_id: int = 0) -> int:
-        """Return the queue offset of the first message stored at or after a time; the queue's end if there is none."""
+    def seek_time(self, topic: str, time: datetime | int, *, queue_id: int = 0) -> int:
+        """Return the queue offset of the first message stored at or after a time; the queue's end if there is none.
+
+        The time is a datetime, or milliseconds since 1970.
+        """
         self._reading.settle()
-        return self._reading.reader.seek_time(topic, queue_id, timestamp_ms)
+        return self._reading.reader.seek_time(topic, queue_id, time)
 
     def scan(
         self,
@@ -235,7 +286,8 @@ class MessageStore:
 
         Damage is skipped and listed in `stats().damage`.
         """
-        from mqlake.store.scan import record_batches
+        with typed_errors(self.path, "imported"):
+            from mqlake.store.scan import record_batches
 
         port = self._reading
         port.settle()
@@ -255,7 +307,8 @@ class MessageStore:
         self, settings: Mapping[str, str], *, walk: bool = False, keys: bool = False, tags: bool = False
     ) -> Iterator[dict[str, Any]]:
         """Return everything in the store, in the form of the golden dumps: see `inspect/dump.py`."""
-        from mqlake.inspect.dump import dump_lines
+        with typed_errors(self.path, "imported"):
+            from mqlake.inspect.dump import dump_lines
 
         self._reading.settle()
         return dump_lines(self._reading, settings, walk=walk, keys=keys, tags=tags)
@@ -277,12 +330,12 @@ class MessageStore:
 
     @property
     def first_offset(self) -> int:
-        """Where the log begins."""
+        """The physical offset at which the log begins."""
         return self._reading.log.first_offset
 
     @property
     def end_offset(self) -> int:
-        """Where the log ends for readers."""
+        """The physical offset after the last message that readers may see."""
         self._reading.follow()
         return self._reading.ends.visible
 
@@ -309,12 +362,33 @@ class MessageStore:
         What was put before the call is in the copy, which is checked before it gets its name: see `inspect/backup.py`.
         BackupFailed if no whole copy could be made: then nothing is left of it.
         """
-        from mqlake.inspect.backup import backup
+        with typed_errors(self.path, "imported"):
+            from mqlake.inspect.backup import backup
 
         if self._writes:
             self._writing.log.commit()
         self._reading.settle()
         return backup(self.path, Path(dest), config=self.config, progress=progress)
+
+    def heal(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        look: bool = True,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> HealReport:
+        """Replace damaged bytes of the log with those of another copy, each proven: see `inspect/heal.py`.
+
+        `source` is a folder (a backup, another copy of the store) or `HOST:PORT` of a master's or slave's replication.
+        With `look` all of the log is looked at first, else only what is known to be damaged is healed.
+        """
+        with typed_errors(self.path, "imported"):
+            from mqlake.inspect.heal import heal
+            from mqlake.replication.fetch import source_of
+
+        writer = self.port
+        assert isinstance(writer, Writer), "the port of an open store is its writer"
+        return heal(writer, source_of(source), look=look, progress=progress)
 
     @property
     def retention(self) -> Retention:
@@ -346,7 +420,7 @@ class MessageStore:
         return self.retention.retain(rule, by_age=older_than_ms is not None)
 
     def wait_dispatched(self, timeout_s: float = 10.0) -> bool:
-        """Wait until all that was put is in its queue and in the index; tell whether it was in time."""
+        """Wait until all that was put is in its queue and in the index; return whether it was in time."""
         port = self._reading
         port.follow()
         return not self._writes or self._writing.catch_up(port.ends.promised, timeout_s, patient=True)
@@ -445,6 +519,45 @@ class MessageStore:
             idle_s=idle_s,
         )
 
+    def run(
+        self,
+        handler: Handler,
+        *,
+        group: str,
+        topic: str | Sequence[str],
+        concurrency: int = 1,
+        **more: Unpack[RunOptions],
+    ) -> RunCounts:
+        """Call a handler for each message of a topic, as a member of a group, until SIGTERM or Ctrl-C.
+
+        A message whose handler returns is processed. One whose handler raises is delivered again, later each time,
+        and is a dead letter after the group's last try; others go on. At a signal the handlers that are running end
+        first. `concurrency` handlers run at a time: one in the calling thread, several in threads; an `async def` is
+        awaited. Returns the counts.
+
+        More options: `filter`, `start`, `ordered` as in `consumer`; `idle_s`: end after so long a pause;
+        `retry_level`: the delay level of every retry, 0 for growing ones, -1 for a dead letter at once;
+        `on_error(message, error)`, else it is logged; `on_progress(counts)`, every 5 s and at the end; `stop`: a
+        `threading.Event` that ends it too.
+        """
+        from mqlake.running import run
+
+        return run(handler, store=self, group=group, topic=topic, concurrency=concurrency, **more)
+
+    async def run_async(
+        self,
+        handler: Handler,
+        *,
+        group: str,
+        topic: str | Sequence[str],
+        concurrency: int = 1,
+        **more: Unpack[RunOptions],
+    ) -> RunCounts:
+        """`run` for asyncio programs: `concurrency` handlers are awaited at a time. Cancelling it cancels them."""
+        from mqlake.running import run_async
+
+        return await run_async(handler, store=self, group=group, topic=topic, concurrency=concurrency, **more)
+
     def lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
         """Return a group's progress in each queue that it reads."""
         return self._delivery.consumers.lag(group, topic)
@@ -509,3 +622,13 @@ class MessageStore:
 
     def _refuse(self) -> None:
         self._reading = self._writing = cast(Writing, Refusing(self._life.refusal))
+
+
+def _slave_of(writing: Writing) -> Slave | None:
+    """Return what follows the master that the settings of a slave name."""
+    replication = writing.config.replication
+    if replication.role is not Role.SLAVE or replication.master_address is None:
+        return None
+    from mqlake.replication.slave import Slave  # other stores do without sockets
+
+    return Slave(writing)

@@ -324,7 +324,7 @@ def test_filters_select_messages_and_progress_moves_past_the_others(store: Messa
     with store.consumer("i", "orders", filter="none", auto_commit=False, idle_s=0) as consumer:
         assert numbers(consumer) == [] and consumer.lag() == 0
     with pytest.raises(InvalidFilter):
-        store.consumer("j", "orders", filter="price > 3")
+        store.consumer("j", "orders", filter="||")
 
 
 def test_messages_deleted_by_retention_are_listed_as_lost_or_raise(tmp_path: Path) -> None:

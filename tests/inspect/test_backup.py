@@ -311,3 +311,26 @@ def test_a_backup_by_the_store_itself_includes_the_pool(tmp_path: Path) -> None:
         assert made.report.holds
     with open_small(tmp_path / "copy", read_only=True) as copy:
         assert bodies(copy) == [b"body %d" % number for number in range(10)]
+
+
+def test_a_backup_for_which_there_is_no_room_fails_by_name_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_small(tmp_path / "s") as store:
+        store.put(message(1))
+
+        def refuse(*_: object) -> int:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("mqlake.inspect.backup.os.pwrite", refuse)
+        monkeypatch.setattr("mqlake.inspect.backup.fcntl.ioctl", refuse)
+        with pytest.raises(BackupFailed, match="No space left on device"):
+            store.backup(tmp_path / "copies" / "b")
+        assert list((tmp_path / "copies").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["file/below", "\0", "a" * 300], ids=["below a file", "zero byte", "too long"])
+def test_a_backup_to_an_impossible_place_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with open_small(tmp_path / "s") as store, pytest.raises((BackupFailed, NotAStore)):
+        store.backup(tmp_path / name)

@@ -425,7 +425,16 @@ DAMAGES: dict[str, Callable[[Broken], Place]] = {
     "leftover": leftover,
     "foreign": foreign,
 }
-ELSEWHERE = {"index-fewer", "index-numbers", "own-checkpoint-behind", "deleted-topics", "deleted-topics-lost"}
+ELSEWHERE = {
+    "seal-broken",
+    "seal-file",
+    "seal-stale",
+    "index-fewer",
+    "index-numbers",
+    "own-checkpoint-behind",
+    "deleted-topics",
+    "deleted-topics-lost",
+}
 """Told of stores that RocketMQ wrote, that lost what we noted, or that had a topic deleted: tests of their own."""
 
 
@@ -499,12 +508,15 @@ def test_an_own_checkpoint_older_than_the_log_is_a_note(broken: Broken) -> None:
 def test_a_broken_marker_is_not_a_lost_record(broken: Broken) -> None:
     at = broken.marker()
     broken.flip(log_file(0), at + 5)
-    assert [(row.what, row.offset) for row in mqlake.check(broken.path).findings] == [("marker", at)]
+    assert [(row.what, row.offset) for row in mqlake.check(broken.path).findings] == [
+        ("seal-broken", 0),
+        ("marker", at),
+    ]
 
 
-def test_one_bad_bit_is_reported_once(broken: Broken) -> None:
+def test_one_bad_bit_is_reported_once_for_its_record_and_once_for_its_block(broken: Broken) -> None:
     broken.flip_record(3, 90)
-    assert [row.what for row in mqlake.check(broken.path).findings] == ["record-crc"]
+    assert [row.what for row in mqlake.check(broken.path).findings] == ["seal-broken", "record-crc"]
 
 
 def test_a_changed_tag_does_not_make_index_entries_look_repeated(broken: Broken) -> None:
@@ -514,7 +526,7 @@ def test_a_changed_tag_does_not_make_index_entries_look_repeated(broken: Broken)
     broken.write(file, at, b"t\x61h")
     found = mqlake.check(broken.path).findings
     assert not [row for row in found if row.what == "index-double"]
-    assert {row.what for row in found} == {"queue-entry", "index-missing", "index-entry"}
+    assert {row.what for row in found} == {"seal-broken", "queue-entry", "index-missing", "index-entry"}
     assert sum(row.what == "index-entry" for row in found) == 1
 
 

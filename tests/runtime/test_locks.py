@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from mqlake.runtime.locks import ORDER, Recorder
+from mqlake.runtime.locks import ORDER, Recorder, make_condition
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,12 +38,25 @@ def test_two_locks_of_one_name_and_unknown_names_are_violations() -> None:
 
 def test_a_wait_on_a_condition_ends_the_hold() -> None:
     recorder = Recorder()
-    condition = threading.Condition(recorder.lock("worker"))
+    condition = threading.Condition(recorder.lock("preallocation"))
     with condition:
         condition.wait(0.01)
     with recorder.lock("log"), condition:
         pass
     assert not recorder.violations
+
+
+def test_a_waiter_sees_its_condition_although_the_notify_was_interrupted() -> None:
+    condition = make_condition("preallocation")
+    reached: list[bool] = []
+
+    def change() -> None:  # and a handler raises before `notify`
+        with condition.lock:
+            reached.append(True)
+
+    threading.Timer(0.05, change).start()
+    with condition.lock:
+        assert condition.wait_for(lambda: reached, 30)
 
 
 def test_a_test_run_with_a_planted_inversion_fails() -> None:

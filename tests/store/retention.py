@@ -54,6 +54,7 @@ class Cleaner:
             RetentionConfig(**config),
             engine.checkpoint_now,
             Workers(),
+            engine.shield,
             clock=lambda: self.now,
             judge=ClockJudge(
                 engine.layout.own / "clock-of-the-test.json", engine.layout.scratch, wall=self._time, steady=self._time

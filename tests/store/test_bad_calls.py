@@ -164,10 +164,14 @@ CALLS: dict[str, Callable[[MessageStore], Any]] = {
     "wait_dispatched": lambda s: s.wait_dispatched(),
     "retain": lambda s: s.retain(),
     "retention": lambda s: s.retention,
+    "port": lambda s: s.port,
     "put_as_is": lambda s: s.put_as_is(message(0)),
     "delivery": lambda s: s.delivery,
     "health": lambda s: s.health(),
     "backup": lambda s: s.backup(s.path.parent / "copy"),
+    "heal": lambda s: s.heal(s.path.parent / "copy"),
+    "run": lambda s: s.run(print, group="g", topic="orders"),
+    "run_async": lambda s: asyncio.run(s.run_async(print, group="g", topic="orders")),
     "topic": lambda s: s.topic("orders"),
     "create_topic": lambda s: s.create_topic("more"),
     "update_topic": lambda s: s.update_topic("orders", ordered=True),
@@ -188,15 +192,15 @@ CALLS: dict[str, Callable[[MessageStore], Any]] = {
     "transactions": lambda s: s.transactions,
 }
 WRITES = (
-    *("put", "put_many", "put_packed", "put_async", "put_as_is", "flush", "retain", "retention"),
+    *("put", "put_many", "put_packed", "put_async", "put_as_is", "flush", "retain", "retention", "port"),
     *("create_topic", "update_topic", "delete_topic", "create_group", "update_group", "delete_group"),
-    *("reset", "cancel", "retry", "resend", "transaction", "transactions"),
+    *("reset", "cancel", "retry", "resend", "transaction", "transactions", "heal"),
 )
 
 
 def test_every_public_call_is_tried_on_a_closed_store() -> None:
     public = {name for name, _ in inspect.getmembers(MessageStore) if not name.startswith("_")}
-    assert public - {"open", "close", "recovery"} == set(CALLS)
+    assert public - {"open", "close", "recovery", "slave"} == set(CALLS)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -207,7 +211,7 @@ def test_a_closed_store_says_that_it_is_closed(store: MessageStore, name: str) -
     assert str(caught.value) == f"{store.path}: the store is closed; open it again with MessageStore.open"
 
 
-@pytest.mark.parametrize("name", [name for name in CALLS if name not in WRITES])
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in (*WRITES, "run", "run_async")])
 def test_a_closed_reader_says_that_it_is_closed(store: MessageStore, name: str) -> None:
     reader = MessageStore.open(store.path, read_only=True)
     CALLS[name](reader)
@@ -246,7 +250,7 @@ def test_a_level_without_a_replica_is_refused_and_nothing_is_written(store: Mess
     for put in (store.put, lambda m, durability: store.put_many([m], durability=durability)):
         with pytest.raises(InvalidConfig) as caught:
             put(message(0), durability=Durability.REPLICA)
-        assert str(caught.value) == "durability = 'REPLICA': no replica is attached; use DISK or less"
+        assert str(caught.value) == "durability = 'REPLICA': this store serves no slaves; use DISK or less"
     assert store.end_offset == end
 
 

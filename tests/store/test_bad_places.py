@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mqlake import CommitLogConfig, DiskFull, MessageStore, NotAStore, StoreError, StoreLocked
+from mqlake import CommitLogConfig, DiskFull, FileFailed, MessageStore, NotAStore, StoreError, StoreLocked
+from mqlake.inspect.repair import repair
 from mqlake.torture.faults.smalldisk import NotPermitted, mount, unmount
 from tests.helpers import bodies, message, open_small
 
@@ -95,6 +97,25 @@ def test_a_store_cannot_be_opened_at_a_path_that_the_system_refuses(tmp_path: Pa
     assert refused(tmp_path / name).startswith(f"{tmp_path / name}: ")
 
 
+@pytest.mark.parametrize("kind", ["file", "FIFO", "link to itself", "link to nothing"])
+def test_something_else_instead_of_a_queue_is_refused_with_a_remedy_that_helps(tmp_path: Path, kind: str) -> None:
+    with open_small(tmp_path) as store:
+        store.put(message(0, queue_id=0))
+    queue = tmp_path / "consumequeue" / "orders" / "0"
+    shutil.rmtree(queue)
+    if kind == "file":
+        queue.write_text("x")
+    elif kind == "FIFO":
+        os.mkfifo(queue)
+    else:
+        queue.symlink_to("0" if kind == "link to itself" else "nowhere")
+    with pytest.raises(FileFailed, match="mqlake repair"):
+        open_small(tmp_path)
+    repair(tmp_path)
+    with open_small(tmp_path) as store:
+        assert bodies(store) == [b"body 0"]
+
+
 # ---- locked
 
 HOLD = """
@@ -131,7 +152,7 @@ def test_a_store_that_another_process_writes_names_that_process(tmp_path: Path) 
 def test_a_store_that_this_process_writes_names_this_process(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         for path in (tmp_path, tmp_path / ".." / tmp_path.name):
-            with pytest.raises(StoreLocked, match=f"process {os.getpid()} writes this store") as caught:
+            with pytest.raises(StoreLocked, match=rf"this process \(pid {os.getpid()}\) already has it open") as caught:
                 open_small(path)
             assert caught.value.pid == os.getpid()
         assert store.put(message(0, queue_id=0)).queue_offset == 0  # the lock is still held, and the store works

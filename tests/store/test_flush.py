@@ -20,11 +20,12 @@ from mqlake import (
     InvalidConfig,
     Message,
     PoolConfig,
+    StoreError,
     StoreFailed,
 )
 from mqlake.logs.log_writer import LogWriter
 from mqlake.store.checkpoint import read_checkpoint
-from tests.helpers import LOG_FILE, bodies, covers, eventually, message, open_small, sync_in_python
+from tests.helpers import LOG_FILE, bodies, covers, eventually, message, open_small, sync_in_python, writer_of
 
 SYNC = FlushConfig(sync=True)
 POOL = PoolConfig(enabled=True, buffer_count=3)
@@ -208,6 +209,33 @@ def test_an_interrupted_sync_fails_only_its_own_put_and_the_store_continues(
 
 
 @covers("L3")
+def test_no_thread_is_told_of_a_failed_sync_before_puts_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first thread to learn of it may be held up before it closes the log; async puts need no sync to return."""
+    with open_small(tmp_path / "s") as store:
+        log, flusher = writer_of(store).log, writer_of(store).flusher
+        refuse, asked, go_on = log.refuse, threading.Event(), threading.Event()
+
+        def late_once(why: str, make_error: Callable[[], StoreError]) -> None:
+            if not asked.is_set():
+                asked.set()
+                assert go_on.wait(30)
+            refuse(why, make_error)
+
+        monkeypatch.setattr(log, "refuse", late_once)
+        first = threading.Thread(target=flusher.fail, args=(OSError(5, "Input/output error"),))
+        first.start()
+        assert asked.wait(30)
+        flusher.fail(OSError(5, "Input/output error"))
+        try:
+            with pytest.raises(StoreFailed):
+                store.put(message(0))
+        finally:
+            go_on.set()
+            first.join()
+
+
 def test_every_waiter_of_a_failed_sync_gets_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_small(tmp_path / "s", flush=SYNC)
     store.put(message(0))

@@ -248,3 +248,12 @@ def test_closing_twice_is_the_same_as_once(tmp_path: Path) -> None:
 
 def small_config() -> StoreConfig:
     return StoreConfig.from_properties({"maxHashSlotNum": "100", "maxIndexNum": "400"})
+
+
+def test_a_deleted_lock_file_lets_no_second_writer_in(tmp_path: Path) -> None:
+    program = "import sys; from mqlake import MessageStore; MessageStore.open(sys.argv[1]).close()"
+    with open_small(tmp_path):
+        (tmp_path / "lock").unlink()
+        tried = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=False)
+        assert "another process writes this store" in tried.stderr
+    assert subprocess.run([sys.executable, "-c", program, tmp_path], check=False).returncode == 0

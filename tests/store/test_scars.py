@@ -256,7 +256,8 @@ def test_a_lost_tail_of_a_closed_store_is_a_scar_and_its_queue_offsets_are_not_r
                 assert got.body == b"body %d" % (5000 + again)
                 consumer.commit()
         report = check(path)
-        assert {row.what[:7] for row in report.findings if row.severity == Severity.ERROR} == {"record-"}
+        found = {row.what[:7] for row in report.findings if row.severity == Severity.ERROR}
+        assert {"record-"} <= found <= {"record-", "seal-br"}
     with open_small(path, read_only=True) as store:
         first = store.queues("orders")[0].first_offset
         left = [m.queue_offset for m in store.read("orders", queue_id=0, start=first) if m.queue_offset < count]

@@ -18,6 +18,8 @@ from mqlake.runtime.workers import UNTIL_WOKEN, State, Worker, Workers
 
 Step = Callable[[int], int]
 """Does what is due at the given time and returns when it must be called next, both in milliseconds since 1970."""
+Clock = Callable[[], int]
+"""Returns the time in milliseconds since 1970."""
 NEVER_MS: Final = 1 << 62
 LOOK_S: Final = 1.0
 """A service that depends on the wall clock is called at least this often."""
@@ -26,17 +28,18 @@ LOOK_S: Final = 1.0
 class Service:
     """One service and the time of its next call."""
 
-    def __init__(self, step: Step, due_ms: int, *, by_clock: bool) -> None:
+    def __init__(self, step: Step, due_ms: int, now_ms: Clock, *, by_clock: bool) -> None:
+        self._now_ms = now_ms
         self.step = step
         self.by_clock = by_clock
         self._lock = make_lock("housekeeping")
         self.due_ms = due_ms
-        self._due_at = _at(due_ms)
+        self._due_at = self._at(due_ms)
         """The same time on the monotonic clock. The worker waits for this one."""
         self.worker: Worker | None = None
 
     def call_by(self, due_ms: int) -> None:
-        at = _at(due_ms)
+        at = self._at(due_ms)
         with self._lock:
             if at >= self._due_at:
                 return
@@ -47,7 +50,7 @@ class Service:
     def work(self) -> float:
         """Call the step if it is due; return how many seconds the worker may rest."""
         if self._due_at <= time.monotonic():
-            self.call(_now_ms())
+            self.call(self._now_ms())
         return max(0.0, self._due_at - time.monotonic())
 
     def call(self, now_ms: int) -> None:
@@ -66,19 +69,23 @@ class Service:
             self.due_ms = min(self.due_ms, next_ms)
             self._due_at = min(self._due_at, time.monotonic() + wait_s)
 
+    def _at(self, due_ms: int) -> float:
+        return time.monotonic() + max(0.0, (due_ms - self._now_ms()) / 1000)
+
 
 class Housekeeping:
     """The services of one store. Any thread may call it."""
 
-    def __init__(self, workers: Workers | None) -> None:
-        """Without `workers` (in a reader or a test) no service runs on its own."""
+    def __init__(self, workers: Workers | None, now_ms: Clock | None = None) -> None:
+        """Without `workers` (in a reader or a test) no service runs on its own. `now_ms` is the store's clock."""
+        self._now_ms = now_ms or _machine_ms
         self._workers = workers
         self._services: dict[Step, Service] = {}
         self._closed = False
 
     def add(self, name: str, step: Step, due_ms: int = 0, *, by_clock: bool = False) -> None:
         """Register a service and start its worker under this name; the first call is at `due_ms`."""
-        service = self._services[step] = Service(step, due_ms, by_clock=by_clock)
+        service = self._services[step] = Service(step, due_ms, self._now_ms, by_clock=by_clock)
         if self._workers is not None and not self._closed:
             service.worker = self._workers.add(name, service.work)
             service.worker.start()
@@ -94,6 +101,18 @@ class Housekeeping:
                 service.call(now_ms)
         return min((service.due_ms for service in self._services.values()), default=NEVER_MS)
 
+    def catch_up(self) -> None:
+        """Do what is due by the clock, in the calling thread, until nothing is: the clock was moved.
+
+        A worker may be in a step with the old time; the services' own locks make this one come after it.
+        """
+        for service in list(self._services.values()):
+            next_ms = 0
+            while service.by_clock and next_ms <= self._now_ms():
+                next_ms = service.step(self._now_ms())
+            if service.by_clock:
+                service.call_by(next_ms)
+
     @property
     def failure(self) -> Exception | None:
         """The error that stopped a service for good; None if no service has failed."""
@@ -108,9 +127,5 @@ class Housekeeping:
                 service.worker.stop()
 
 
-def _at(due_ms: int) -> float:
-    return time.monotonic() + max(0.0, (due_ms - _now_ms()) / 1000)
-
-
-def _now_ms() -> int:
+def _machine_ms() -> int:
     return time.time_ns() // 1_000_000

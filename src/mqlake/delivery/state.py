@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from mqlake.config import Role
 from mqlake.delivery.housekeeping import Housekeeping
 from mqlake.delivery.later.retry import retried
 from mqlake.delivery.later.routing import DelayRouting
@@ -26,7 +27,7 @@ from mqlake.delivery.registry.system_topics import HALF_TOPIC, INTERNAL_GROUP_PR
 from mqlake.delivery.registry.table import nearest
 from mqlake.delivery.registry.topics import Permission, Topic, Topics
 from mqlake.delivery.transactions.transaction import Transactions
-from mqlake.errors import InvalidConfig, NotPermitted, ReadOnlyStore, StoreError, UnknownTopic
+from mqlake.errors import InvalidConfig, NotMaster, NotPermitted, ReadOnlyStore, StoreError, UnknownTopic, typed_errors
 from mqlake.logs.topic_table import require_topic
 from mqlake.message import PutReceipt, StoredMessage
 from mqlake.runtime.locks import make_lock
@@ -72,15 +73,19 @@ class Delivery:
         self._writing = writing
         self.require_open = require_open
         self.config = reading.config.delivery
-        self.housekeeping = Housekeeping(writing.workers if writing is not None else None)
+        self._is_slave = reading.config.replication.role is Role.SLAVE
+        self.housekeeping = (
+            Housekeeping(writing.workers, lambda: writing.log.now_ms) if writing is not None else Housekeeping(None)
+        )
         self._is_kept = False
         self._topics = Once(TABLES, lambda: Topics(self._file("topics.json")))
         self._groups = Once(TABLES, lambda: Groups(self._file("subscriptionGroup.json")))
         self._filters = Once(TABLES, lambda: FilterTable(self._file("consumerFilter.json")))
         self._offsets = Once(TABLES, self._open_offsets)
         self._own_tables: weakref.WeakSet[OffsetTable] = weakref.WeakSet()
-        self.scheduler = Scheduler(writing, self.housekeeping) if writing is not None else None
-        """Delivers delayed messages; None in a reader."""
+        delivering = None if self._is_slave else writing
+        self.scheduler = Scheduler(delivering, self.housekeeping) if delivering is not None else None
+        """Delivers delayed messages; None in a reader and in a slave, whose master does it."""
         self._transactions = Once(PARTS, self._open_transactions)
         self._consumers = Once(PARTS, self._open_consumers)
 
@@ -90,7 +95,7 @@ class Delivery:
         if writing is None or self.scheduler is None:
             return
         writing.topics.may_write = self.admit
-        writing.log.route_delayed(DelayRouting(writing.config, self.scheduler.stored))
+        writing.log.route_delayed(DelayRouting(writing.config, self.scheduler.stored, lambda: writing.log.now_ms))
         self.scheduler.start()
         if writing.queues.queue_ids(HALF_TOPIC):
             self._transactions()
@@ -125,7 +130,8 @@ class Delivery:
         return self._consumers()
 
     def _open_consumers(self) -> Consumers:
-        from mqlake.delivery.consume.consumers import Consumers
+        with typed_errors(self.reading.layout.root, "imported"):
+            from mqlake.delivery.consume.consumers import Consumers
 
         return Consumers(self)
 
@@ -151,6 +157,8 @@ class Delivery:
         self.require_open()
         if self._writing is None:
             raise ReadOnlyStore(self.reading.layout.root)
+        if self._is_slave:
+            raise NotMaster(self.reading.layout.root)
         return self._writing
 
     def raise_if_failed(self) -> None:
@@ -221,6 +229,13 @@ class Delivery:
 
     def require_group(self, name: str) -> Group:
         """Return a group that may consume. An unknown group is created if the configuration allows it."""
+        known = self.know_group(name)
+        if not known.enabled:
+            raise NotPermitted(f"group {name!r}", "it is not enabled", "change it with update_group")
+        return known
+
+    def know_group(self, name: str) -> Group:
+        """Return a group, which may be disabled. An unknown group is created if the configuration allows it."""
         known = self.groups.find(name)
         if known is None:
             if self._writing is None:
@@ -229,8 +244,6 @@ class Delivery:
                 raise self.groups.unknown(name)
             known = self.groups.note(Group(name))
             self.keep()
-        if not known.enabled:
-            raise NotPermitted(f"group {name!r}", "it is not enabled", "change it with update_group")
         return known
 
     # ---- later
@@ -260,6 +273,14 @@ class Delivery:
             return self.scheduler.waiting(limit)
         return by_the_clock(self.reading, time.time_ns() // 1_000_000, limit)
 
+    def advance(self, ms: int) -> None:
+        """Move the store's clock ahead, and deliver what is due then before returning. For tests."""
+        writing = self.require_writer()
+        writing.settle()
+        writing.log.advance(ms)
+        self.housekeeping.catch_up()
+        writing.settle()
+
     @property
     def transactions(self) -> Transactions:
         """The transactions of this store."""
@@ -279,7 +300,8 @@ class Delivery:
         """Start writing changes to the files every few seconds (`persist_interval_ms`)."""
         if not self._is_kept:
             self._is_kept = True
-            due_ms = time.time_ns() // 1_000_000 + self.config.persist_interval_ms
+            now_ms = self._writing.log.now_ms if self._writing is not None else time.time_ns() // 1_000_000
+            due_ms = now_ms + self.config.persist_interval_ms
             self.housekeeping.add("progress", self._persist, due_ms)
 
     def keep_table(self, table: OffsetTable) -> None:

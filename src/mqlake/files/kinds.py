@@ -26,15 +26,15 @@ _TOPIC, _QUEUE, _START = "[^/.][^/]*", "[0-9]+", "[0-9]{20}"
 _FOLDERS: Final = re.compile(
     "commitlog|index|config|timerlog|mqlake"
     f"|(batch)?consumequeue(/{_TOPIC}(/{_QUEUE})?)?"
-    "|mqlake/(spare|scratch|gates|set-aside|backup|sinks|staging(/[^/]+)?)"
+    "|mqlake/(spare|scratch|gates|set-aside|backup|sinks|times|seals|staging(/[^/]+)?)"
 )
 _FILES: Final = re.compile(
     "lock|abort|checkpoint|timerwheel"
     r"|config/([^/]+\.json(\.bak)?|timercheck)"
-    f"|((commitlog|timerlog|mqlake/spare|(batch)?consumequeue/{_TOPIC}/{_QUEUE})/{_START})"
+    f"|((commitlog|timerlog|mqlake/spare|mqlake/times|mqlake/seals|(batch)?consumequeue/{_TOPIC}/{_QUEUE})/{_START})"
     "|index/[0-9]+"
     r"|mqlake/(positions|checkpoint|scars|deleted-topics(\.bak)?|timer|identity)"
-    r"|mqlake/(settings|recovery|health|clock)\.json"
+    r"|mqlake/(settings|recovery|health|clock|scrub)\.json"
     "|mqlake/(gates|sinks)/[^/.][^/]*"
 )
 _NOT_ENTERED: Final = "mqlake/backup"

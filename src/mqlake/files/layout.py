@@ -36,8 +36,12 @@ class Layout:
         self.staging = self.own / "staging"
         self.sinks = self.own / "sinks"
         self.identity = self.own / "identity"
+        self.times = self.own / "times"
+        self.seals = self.own / "seals"
+        self.scrub = self.own / "scrub.json"
         self.health = self.own / "health.json"
         self.clock = self.own / "clock.json"
+        self.epoch = self.own / "epoch"
 
     def looks_like_a_store(self) -> bool:
         return any(path.exists() for path in (self.commit_log, self.consume_queues, self.checkpoint, self.own))

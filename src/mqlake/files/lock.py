@@ -4,6 +4,9 @@ The operating system releases it when the process ends, for whatever reason. It 
 conflicts with RocketMQ's POSIX lock, but is not lost when other code in this process opens and closes the file, as a
 program that copies the store does. If the system does not support such locks, a POSIX lock is used.
 
+The folder of the log is locked as well (`guard`), against other mqlake processes: a lock on a file that somebody
+deleted keeps nobody out.
+
 The system does not report who holds an open-file-description lock, so the holder writes its process id into the file,
 after RocketMQ's own "lock".
 """
@@ -37,7 +40,7 @@ class StoreLock:
         with _held_lock:
             if self._path in _held:
                 raise StoreLocked(path.parent, self._pid)
-            self._descriptor = _open(path)
+            self._descriptor, self._folder = _open(path), -1
             try:
                 self._is_of_open_file = self._take(path)
                 os.pwrite(self._descriptor, CONTENT + b" %d" % self._pid, 0)
@@ -52,6 +55,17 @@ class StoreLock:
         except (BlockingIOError, PermissionError):
             raise StoreLocked(path.parent, _holder(self._descriptor)) from None
 
+    def guard(self, folder: Path) -> None:
+        """Lock a folder of the store too. Raises StoreLocked if another process has locked it."""
+        self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreLocked(self._path.parent, UNKNOWN) from None
+        except OSError as error:  # a file system without such locks: then there is only the other one
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOLCK, errno.EBADF):
+                raise
+
     def release(self) -> None:
         """Release the lock. In a forked child, which never had it, the parent keeps it."""
         if os.getpid() != self._pid:
@@ -62,21 +76,25 @@ class StoreLock:
         with _held_lock:
             try:
                 os.ftruncate(self._descriptor, len(CONTENT))  # as RocketMQ leaves it
+                # Closing is not enough: a child between fork and exec has a copy of the descriptors.
+                if self._folder >= 0:
+                    fcntl.flock(self._folder, fcntl.LOCK_UN)
                 if self._is_of_open_file:
-                    # Closing is not enough: a child between fork and exec has a copy of the descriptor.
                     _set_lock(self._descriptor, fcntl.F_UNLCK)
             finally:
                 self._close()
 
     def abandon(self) -> None:
-        """Close a forked child's copy of the descriptor without releasing the parent's lock."""
+        """Close a forked child's copies of the descriptors without releasing the parent's lock."""
         self._close()
 
     def _close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
+        descriptors = self._descriptor, self._folder
+        self._descriptor = self._folder = -1
         _held.pop(self._path, None)
-        if descriptor >= 0:
-            os.close(descriptor)
+        for descriptor in descriptors:
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 def _abandon_all() -> None:

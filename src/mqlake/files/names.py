@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from mqlake.errors import BadFile
+from mqlake.errors import BadFile, typed_errors
 
 
 def file_name(start: int) -> str:
@@ -21,7 +21,8 @@ def list_files(directory: Path, *, strict: bool = True) -> list[tuple[int, int]]
     """
     while True:
         try:
-            return _list_once(directory, strict)
+            with typed_errors(directory, "listed"):
+                return _list_once(directory, strict)
         except _Vanished:  # the writer deleted it meanwhile: a list half old and half new could have a gap
             continue
 
@@ -57,8 +58,9 @@ def _list_once(directory: Path, strict: bool) -> list[tuple[int, int]]:
 
 def folder_names(directory: str) -> list[str]:
     """Return the names of the folders in a folder; none if it is missing or not a folder."""
-    try:
-        with os.scandir(directory) as entries:
-            return [entry.name for entry in entries if entry.is_dir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    with typed_errors(Path(directory), "listed"):
+        try:
+            with os.scandir(directory) as entries:
+                return [entry.name for entry in entries if entry.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Final
 
 from mqlake.errors import BadFile, file_error
 from mqlake.files.mapped_file import open_regular, sync_directory
+
+PART_BYTES: Final = 1 << 20
+"""`os.read` allocates as much as it is asked for, and most files are far smaller than their limit."""
 
 
 def read_small_file(path: Path, limit: int) -> bytes:
@@ -19,7 +23,7 @@ def read_small_file(path: Path, limit: int) -> bytes:
     try:
         parts = []
         left = limit + 1
-        while left and (part := os.read(descriptor, left)):
+        while left and (part := os.read(descriptor, min(left, PART_BYTES))):
             parts.append(part)
             left -= len(part)
     except OSError as error:
@@ -81,3 +85,11 @@ def _written(temporary: Path, content: bytes) -> Path:
     finally:
         os.close(descriptor)
     return temporary
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder and all in it, as far as that works. A folder that is not there costs nothing."""
+    if folder.exists():
+        import shutil  # it loads three compressors: not for a start that has nothing to delete
+
+        shutil.rmtree(folder, ignore_errors=True)

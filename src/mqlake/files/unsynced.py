@@ -71,14 +71,16 @@ class Unsynced:
 
     @staticmethod
     def _sync_each(paths: set[str]) -> None:
-        if len(paths) < WORKERS:
-            for path in paths:
-                _sync(path)
-            return
-        from concurrent.futures import ThreadPoolExecutor  # not needed to open a store and put
+        if len(paths) >= WORKERS:
+            # RuntimeError: the program is exiting, so no thread can be started. Syncing a file twice is harmless.
+            with contextlib.suppress(RuntimeError):
+                from concurrent.futures import ThreadPoolExecutor  # not needed to open a store and put
 
-        with ThreadPoolExecutor(WORKERS, "mqlake-sync") as threads:
-            list(threads.map(_sync, paths))
+                with ThreadPoolExecutor(WORKERS, "mqlake-sync") as threads:
+                    list(threads.map(_sync, paths))
+                return
+        for path in paths:
+            _sync(path)
 
     def _sync_all(self) -> bool:
         return SYNC_REPORTS_FAILURES and self._descriptor >= 0 and sync_file_system(self._descriptor)

@@ -24,8 +24,7 @@ from mqlake.kernel import crc32, encode_record, pack_records
 from mqlake.kernel.hosts import pack_host
 from mqlake.kernel.types import IN_TURN
 from mqlake.logs.commit_log import MARKER_SIZE
-from mqlake.logs.log_writer import LIGHT_QUEUES
-from mqlake.logs.topic_table import require_topic
+from mqlake.logs.topic_table import LIGHT_QUEUES, require_topic
 from mqlake.message import Message
 
 MAX_QUEUE_ID = 2**31 - 1

@@ -84,8 +84,19 @@ def backup(source: Path, dest: Path, *, config: StoreConfig | None = None, progr
     process. Raises StoreLocked if a program other than mqlake writes the store: nothing states how far its files are
     complete.
     """
+    try:
+        return _backup(source, dest, config, progress)
+    except OSError as error:
+        where = f"{error.filename}: " if isinstance(error.filename, str) else ""
+        reason = f"{where}{error.strerror or error}"
+        raise BackupFailed(dest, reason, "make room, or name another folder for the backup") from error
+
+
+def _backup(source: Path, dest: Path, config: StoreConfig | None, progress: Progress | None) -> Backup:
     began = time.monotonic()
     layout = find_store(source, read_only=True, create=False)
+    if "\0" in str(dest):
+        raise NotAStore(dest, "its name has a zero byte", "name another folder for the backup")
     if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
         raise NotAStore(dest, "it exists already", "name an empty or a new folder for the backup")
     if layout.root.resolve() in (dest.resolve(), *dest.resolve().parents):

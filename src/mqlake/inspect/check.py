@@ -15,12 +15,14 @@ from typing import NamedTuple
 
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE, QueueEntry
 from mqlake.config import DEFAULT_LOG_FILE_SIZE, DEFAULT_QUEUE_FILE_SIZE, StoreConfig
+from mqlake.errors import typed_errors
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import MappedFile
 from mqlake.files.names import file_name
 from mqlake.inspect.check_files import broken_json, look_at_batch_queues, look_at_small_files
 from mqlake.inspect.check_index import Chains, ChainWork, IndexCheck
 from mqlake.inspect.check_queues import QueueCheck
+from mqlake.inspect.check_seals import SealCheck, SealWork
 from mqlake.inspect.findings import Finding, Findings, Severity
 from mqlake.inspect.log_map import BROKEN_MARKER, MISSING, LogMap, read_ends
 from mqlake.inspect.piece import GRID, How, Looker, Part, Piece
@@ -71,7 +73,8 @@ def check(
 ) -> CheckReport:
     """Check a store, live or not, whole or damaged; raise NotAStore if there is none."""
     layout = find_store(path, read_only=True, create=False)
-    return Examination(layout, config or StoreConfig(), progress).walk().report()
+    with typed_errors(layout.root, "checked"):
+        return Examination(layout, config or StoreConfig(), progress).walk().report()
 
 
 class Examination:
@@ -100,11 +103,13 @@ class Examination:
         self.file_size = config.commit_log.file_size_bytes or likely
         self.queue_size = config.consume_queue.file_size_bytes or self._likely_queue_size()
         ends = read_ends(layout, locked_here=locked_here)
+        written_here = ends.live and ends.limit is not None
         if ends.live and ends.limit is None:
             ends = ends._replace(limit=self._newest_named(), watermark=0)
         self.placement = place(self.found, self.file_size)
         self.log = LogMap(self.placement, self.file_size, ends)
         self._total = self.size
+        self.seals = SealCheck(layout, self.log, written_here=written_here)
         self.queues = QueueCheck(layout, self.queue_size, self.log, self.findings)
         self.index: IndexCheck | None = None
         self.index_numbers = index_numbers(layout, config.index)
@@ -227,13 +232,19 @@ class Examination:
         live = self.log.ends.live
         return [ChainWork(str(file.path), *self._numbers, next_entry, live) for file, next_entry in files]
 
-    def walk(self, known: Iterable[Piece] = (), chains: Mapping[str, Chains] | None = None) -> Examination:
-        """Check everything. `known` pieces, and chains of index files by path, were checked before."""
+    def walk(
+        self,
+        known: Iterable[Piece] = (),
+        chains: Mapping[str, Chains] | None = None,
+        seals: Mapping[SealWork, list[int]] | None = None,
+    ) -> Examination:
+        """Check everything. `known` pieces, chains of index files by path, and seals were checked before."""
         began = time.monotonic()
         self._known = {piece.start: piece for piece in known}
         self.log.walk(self._look)
         self._look_at_log_files()
         look_at_log(self.layout, self.log, self.findings)
+        self.seals.finish(seals or {}, self.findings)
         if not self.log.ends.live:
             self._look_at_tail()
         self.queues.finish()

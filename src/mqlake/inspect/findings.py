@@ -37,6 +37,7 @@ NOTHING_TO_DO = "nothing"
 CONFIGURE = "--config broker.conf"
 LOST = "its message cannot be read; readers skip it"
 REBUILT = "mqlake repair rebuilds it from the log"
+HEAL = "mqlake repair --from COPY, a backup or a replica of this log"
 
 PROMISES = {
     "record-crc": Promise(ERROR, LOST, REPAIR),
@@ -62,6 +63,9 @@ PROMISES = {
     "marker": Promise(WARNING, "the marker gives a wrong length for the rest of the file", REPAIR),
     "torn-tail": Promise(WARNING, "the torn tail from an unclean stop is cut off", "open it, or mqlake repair"),
     "tail-dirty": Promise(WARNING, "bytes after the end could be taken for records", REPAIR),
+    "seal-broken": Promise(ERROR, "a record here is not what was put; no CRC of its own shows it", HEAL),
+    "seal-file": Promise(WARNING, "changes in its log file are not noticed", "open it: it is sealed again"),
+    "seal-stale": Promise(NOTE, "none: another program has written since, and opening drops them", NOTHING_TO_DO),
     "time-order": Promise(NOTE, "look-ups by time may miss messages", NOTHING_TO_DO),
     "queue-missing": Promise(WARNING, "its messages are not delivered", REBUILT),
     "queue-file-size": Promise(WARNING, "the queue does not open", REBUILT),

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from mqlake.codec.config_json import MAX_CONFIG_BYTES
 from mqlake.codec.queue_entry import ENTRY
-from mqlake.config import StoreConfig
+from mqlake.config import RetentionConfig, StoreConfig
 from mqlake.errors import NotAStore, StoreLocked
 from mqlake.files.kinds import WrongKind, wrong_kinds
 from mqlake.files.layout import Layout
@@ -35,12 +35,15 @@ from mqlake.inspect.check import CheckReport, Examination, Progress
 from mqlake.inspect.check_files import parsed
 from mqlake.inspect.fillers import closing, fillers
 from mqlake.inspect.findings import Severity
+from mqlake.inspect.heal import HealReport, heal
+from mqlake.inspect.heal_source import Source
 from mqlake.inspect.log_map import Gap
 from mqlake.inspect.repair_backup import Backup, copy_store
 from mqlake.inspect.survey import MOVED, FoundFile
 from mqlake.logs.commit_log import MARKER, MARKER_MAGIC
 from mqlake.logs.consume_queue import ConsumeQueue
 from mqlake.logs.consume_queues import ConsumeQueues
+from mqlake.logs.seals import Seals
 from mqlake.logs.topic_table import can_be_folder
 from mqlake.store.index_numbers import require_known
 from mqlake.store.opening import find_store
@@ -69,6 +72,8 @@ class RepairReport(NamedTuple):
     done: bool
     backup: Path | None
     after: CheckReport
+    healed: HealReport | None = None
+    """What was healed from another copy, if one was named."""
 
 
 Confirm = Callable[[CheckReport, list[Action]], bool]
@@ -81,10 +86,12 @@ def repair(
     config: StoreConfig | None = None,
     confirm: Confirm | None = None,
     progress: Progress | None = None,
+    source: Source | None = None,
 ) -> RepairReport:
     """Repair a store in place, or a copy of it; raise StoreLocked if it is live.
 
-    `confirm` gets the findings and the plan before anything is changed. Without it, everything is done.
+    `confirm` gets the findings and the plan before anything is changed. Without it, everything is done. With a
+    `source`, damage of the log is healed from there; what cannot be healed stays as it is, and the report says why.
     """
     layout = find_store(path, read_only=True, create=False)
     writer = writer_of(layout.lock)
@@ -92,6 +99,8 @@ def repair(
         raise StoreLocked(layout.root, writer)
     if to is not None:
         layout = _copy(layout, Path(to))
+    if source is not None:
+        return _heal(layout, config or StoreConfig(), source, confirm, progress)
     wrong = wrong_kinds(layout)
     can_be_locked = layout.lock not in [each.path for each in wrong]
     with ExitStack() as held:
@@ -119,6 +128,59 @@ def _copy(layout: Layout, target: Path) -> Layout:
     return Layout(target)
 
 
+def _heal(
+    layout: Layout, config: StoreConfig, source: Source, confirm: Confirm | None, progress: Progress | None
+) -> RepairReport:
+    """Heal a closed store: make the files that it lacks, open it, heal, and let what is derived follow."""
+    with ExitStack() as held:
+        held.callback(StoreLock(layout.lock).release)
+        examined = Examination(layout, config, progress, locked_here=True).walk()
+        before, actions = examined.report(), _heal_plan(examined)
+        if not actions or (confirm is not None and not confirm(before, actions)):
+            return RepairReport(layout.root, before, tuple(actions), not actions, None, before)
+        _make_whole_files(examined)
+    settings = replace(config, retention=RetentionConfig(enabled=False))
+    healed = _heal_opened(layout, settings, source)
+    after = Examination(layout, config).walk().report()
+    if after.severity == Severity.WARNING:  # the log is whole, what is derived is not
+        after = repair(layout.root, config=config).after
+    return RepairReport(layout.root, before, tuple(actions), True, healed.backup, after, healed)
+
+
+def _heal_plan(examined: Examination) -> list[Action]:
+    """Return a step for each range that is to be healed."""
+    log = examined.log
+    gaps = [(gap.start, gap.end, "no whole record") for gap in log.gaps]
+    blocks = [(start, end, "not as it was sealed") for start, end in examined.seals.broken]
+    return [
+        Action("heal", f"commitlog/{file_name(start - start % log.file_size)}", start % log.file_size, end - start, why)
+        for start, end, why in sorted([*gaps, *blocks])
+    ]
+
+
+def _make_whole_files(examined: Examination) -> None:
+    """Give the log the files that it lacks, and short ones their size, filled with zeros: they are damage to heal."""
+    layout, log = examined.layout, examined.log
+    for start in {gap.start - gap.start % log.file_size for gap in log.gaps}:
+        path = layout.commit_log / file_name(start)
+        if not path.exists():
+            MappedFile.create(path, start, log.file_size, reserve=log.file_size, scratch=layout.scratch)
+        elif path.stat().st_size < log.file_size:
+            os.truncate(path, log.file_size)
+    sync_directory(layout.commit_log)
+
+
+def _heal_opened(layout: Layout, config: StoreConfig, source: Source) -> HealReport:
+    store = open_writer(layout.root, config)
+    try:
+        healed = heal(store, source)
+    finally:
+        store.close()
+    if healed.rebuilds_index:
+        open_writer(layout.root, config).close()
+    return healed
+
+
 class _Repair:
     """One repair: one check, then steps in an order that may be interrupted anywhere."""
 
@@ -144,7 +206,10 @@ class _Repair:
         sick = [row for row in self.examined.findings.rows() if row.severity > Severity.NOTE]
         if sick and config.index.enabled:
             require_known(layout, self.examined.index_numbers)
-        self._touches_store = layout.abort.exists() or any(not row.what.startswith("config-") for row in sick)
+        # What seals show can only be healed from a copy.
+        self._touches_store = layout.abort.exists() or any(
+            not row.what.startswith(("config-", "seal-")) for row in sick
+        )
 
     # ---- the plan
 
@@ -153,6 +218,8 @@ class _Repair:
         actions = [*self._plan_for_files(), *self._plan_for_bytes()]
         if self._touches_store:
             actions.append(Action("rebuild", "", None, None, "queues, index and checkpoints, from the log"))
+        for path in self.examined.seals.unusable:
+            actions.append(self._action("move-away", path, None, None, "it is sealed again when the store is opened"))
         for path in self.examined.broken_json:
             usable = parsed(_bak(path)) is not None
             why = "from its .bak" if usable else "it cannot be read, and no .bak can"
@@ -236,6 +303,9 @@ class _Repair:
             self._keep(offset, len(data))
         self._keep_tail()
         self.backup.seal()
+        seals = Seals(self.layout, self._size, writable=True)
+        seals.cut(min(self._log.end, self.examined.seals.fitting_end))
+        seals.forget([(offset, offset + len(data)) for offset, data in writes])
         for each, _ in self._aside():
             self.backup.move(each.path)
         self._rename()
@@ -315,6 +385,8 @@ class _Repair:
             self.backup.move(self.layout.checkpoint)
 
     def mend_config(self) -> None:
+        for path in self.examined.seals.unusable:
+            self.backup.move(path)
         for path in self.examined.broken_json:
             if path.exists():
                 self.backup.move(path)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from mqlake.codec.queue_entry import ENTRY_SIZE
 from mqlake.errors import BadFile, UnknownTopic, file_error
 from mqlake.files.mapped_file import sync_directory
 from mqlake.files.names import file_name, folder_names
+from mqlake.files.small_files import remove_folder
 from mqlake.files.unsynced import Unsynced
 from mqlake.kernel import write_to_files
 from mqlake.kernel.types import Run
@@ -344,10 +344,10 @@ class ConsumeQueues:
             self.version += 1
             if folder.is_dir():
                 trash.parent.mkdir(parents=True, exist_ok=True)
-                shutil.rmtree(trash, ignore_errors=True)
+                remove_folder(trash)
                 folder.rename(trash)
                 sync_directory(self.directory)
-        shutil.rmtree(trash, ignore_errors=True)
+        remove_folder(trash)
 
     def forget(self, topics: Iterable[str]) -> None:
         """Drop topics that another process deleted. If they exist again, they are reopened on use."""

@@ -24,6 +24,8 @@ from mqlake.runtime.locks import make_lock
 
 KEY = struct.Struct("<iqq")
 """A key as dispatch packs it: hash, physical offset, store time."""
+NEAR_MS, MAX_NEAR = 2_000, 1 << 20
+"""An entry has the time of its record in whole seconds; and how many entries of one hash are looked at around it."""
 CHUNK_BYTES = 4 << 20
 """Blocks for entries are reserved this many bytes at a time."""
 
@@ -219,6 +221,13 @@ class KeyIndex:
             if len(found) >= limit:
                 break
         return found
+
+    def has_keys(self, keys: bytes) -> bool:
+        """Return whether keys as dispatch packs them are all there."""
+        return all(
+            offset in self.find(key_hash, timestamp - NEAR_MS, timestamp + NEAR_MS, MAX_NEAR)
+            for key_hash, offset, timestamp in KEY.iter_unpack(keys)
+        )
 
     def _header(self, file: MappedFile) -> IndexHeader:
         return IndexHeader.decode(file.pages[: HEADER.size])

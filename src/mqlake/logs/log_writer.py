@@ -18,9 +18,11 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from types import FrameType
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from mqlake.config import CommitLogConfig
 from mqlake.errors import DiskFull, InvalidMessage, NotPermitted, StoreError, file_error
@@ -29,11 +31,18 @@ from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.files.names import file_name
 from mqlake.files.pool import TransientPool
 from mqlake.files.preallocation import CHUNK_BYTES, Preallocator
-from mqlake.kernel import Appender, Ends, GroupCommit, TopicState, survey_packed, unlock_memory
+from mqlake.kernel import Appender, Ends, GroupCommit, survey_packed, unlock_memory
 from mqlake.kernel.hosts import pack_host
 from mqlake.kernel.types import COMMITTED, Readable
 from mqlake.logs.commit_log import MARKER, MARKER_MAGIC, MARKER_SIZE, CommitLog
-from mqlake.logs.topic_table import NotAdmitted, TopicTable, require_light_queue
+from mqlake.logs.topic_table import (
+    LIGHT_OFFSETS,
+    LIGHT_PREFIX,
+    LIGHT_QUEUES,
+    NotAdmitted,
+    TopicTable,
+    require_light_queue,
+)
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
 from mqlake.runtime.locks import is_mine, make_lock, make_rlock
 from mqlake.runtime.shield import Shield
@@ -41,8 +50,7 @@ from mqlake.runtime.shield import Shield
 POOL_WAIT_S: Final = 5.0
 PACKED_BYTES: Final = 16 << 20
 """Packed records that are placed in one call, before dispatch gets its turn."""
-LIGHT_QUEUES: Final = "INNER_MULTI_DISPATCH"
-LIGHT_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
+Placed = TypeVar("Placed")
 
 _log = logging.getLogger(__name__)
 
@@ -99,6 +107,8 @@ class LogWriter(CommitLog):
         self.append_quickly = self._appender.append
         """Append one message if that is only a copy; None if `append_slowly` must do it. Bound, because a call less is
         a twentieth of a put."""
+        self.append_many_quickly = self._appender.append_many
+        """Append messages next to each other if that is only a copy; None if `append_many_slowly` must do it."""
         topics.use(self._appender)
         self.group = GroupCommit(ends)
         """Decides which thread leads a sync of the log."""
@@ -120,6 +130,15 @@ class LogWriter(CommitLog):
         self._folder = open_descriptor(files.directory, os.O_RDONLY | os.O_DIRECTORY)
         """Kept open: a put that needs the next file must not fail because descriptors are used up."""
 
+    @property
+    def now_ms(self) -> int:
+        """The store's clock: the machine's, unless a test has moved it ahead (`advance`)."""
+        return time.time_ns() // 1_000_000 + self._appender.ahead_ms
+
+    def advance(self, ms: int) -> None:
+        """Move the store's clock ahead of the machine's. For tests: store times and delays follow it."""
+        self._appender.ahead_ms += ms
+
     def route_delayed(self, router: Router) -> None:
         """Send messages with a delay through a router before they are stored."""
         self._router = router
@@ -137,28 +156,32 @@ class LogWriter(CommitLog):
 
     def append_many(self, messages: Sequence[Message], durability: Durability) -> list[PutReceipt]:
         """Append messages next to each other, in one file, or none of them."""
-        receipts = self._appender.append_many(messages, durability)
-        return receipts if receipts is not None else self._append_many_slowly(messages, durability)
+        receipts = self.append_many_quickly(messages, durability)
+        return receipts if receipts is not None else self.append_many_slowly(messages, durability)
 
     def append_slowly(self, message: Message, durability: Durability, *, as_is: bool = False) -> PutReceipt:
         """A new file, more blocks, a queue's first message, light queues, a delay, or a refusal."""
         self._require_no_put_under_way()
         stored = message if as_is else self._route(message)
         is_routed = stored is not message
-        while True:
-            self._topics.admit(stored.topic)
-            try:
-                with self._lock:
-                    self._raise_if_refused()
-                    receipt = self._place(stored, durability, is_routed)
-                break
-            except NotAdmitted:  # the topic was deleted or set up anew since it was admitted
-                continue
-            except NoRoom as full:
-                self._make_room(full.needed)
+        receipt = self._under_lock([stored.topic], lambda: self._place(stored, durability, is_routed))
         if is_routed and self._router is not None:
             self._router.stored(stored)
         return receipt
+
+    def _under_lock(self, topics: Collection[str], place: Callable[[], Placed]) -> Placed:
+        """Return what `place` returns, called under the log's lock once the topics are admitted and there is room."""
+        while True:
+            for topic in topics:
+                self._topics.admit(topic)
+            try:
+                with self._lock:
+                    self._raise_if_refused()
+                    return place()
+            except NotAdmitted:  # a topic was deleted or set up anew since it was admitted
+                continue
+            except NoRoom as full:
+                self._make_room(full.needed)
 
     def _place(self, message: Message, durability: Durability, is_routed: bool) -> PutReceipt:
         self._topics.prepare(message)
@@ -169,24 +192,15 @@ class LogWriter(CommitLog):
             raise NoRoom(self._appender.size_of(message))
         return receipt
 
-    def _append_many_slowly(self, messages: Sequence[Message], durability: Durability) -> list[PutReceipt]:
+    def append_many_slowly(self, messages: Sequence[Message], durability: Durability) -> list[PutReceipt]:
+        """As `append_slowly`, for messages that are next to each other."""
         self._require_no_put_under_way()
         stored = [self._route(message) for message in messages]
         for message in stored:
             if LIGHT_QUEUES in message.properties:
                 raise InvalidMessage("batch", repr(message), "no light queues in a batch: put it alone")
-        while True:
-            for message in stored:
-                self._topics.admit(message.topic)
-            try:
-                with self._lock:
-                    self._raise_if_refused()
-                    receipts = self._place_many(stored, durability)
-                break
-            except NotAdmitted:
-                continue
-            except NoRoom as full:
-                self._make_room(full.needed)
+        topics = {message.topic for message in stored}
+        receipts = self._under_lock(topics, lambda: self._place_many(stored, durability))
         for message, routed in zip(messages, stored, strict=True):
             if routed is not message and self._router is not None:
                 self._router.stored(routed)
@@ -210,28 +224,19 @@ class LogWriter(CommitLog):
         position = 0
         while position < len(packed):
             _, destination_of, names = survey_packed(packed, position, PACKED_BYTES)
-            for topic in {topic for topic, _ in names}:
-                self._topics.admit(topic)
-            try:
-                with self._lock:
-                    self._raise_if_refused()
-                    destinations = [self._topics.destination(topic, queue_id) for topic, queue_id in names]
-                    where = destination_of, destinations
-                    position = self._place_packed(packed, position, *where, timestamp, keep)
-            except NotAdmitted:
-                continue
-            except NoRoom as full:
-                self._make_room(full.needed)
+            place = partial(self._place_packed, packed, position, destination_of, names, timestamp, keep)
+            position = self._under_lock({topic for topic, _ in names}, place)
 
     def _place_packed(
         self,
         packed: Readable,
         position: int,
         destination_of: bytes,
-        destinations: list[tuple[TopicState, int]],
+        names: list[tuple[str, int]],
         timestamp: int,
         keep: int,
     ) -> int:
+        destinations = [self._topics.destination(topic, queue_id) for topic, queue_id in names]
         self._appender.close()
         try:
             reached = self._appender.append_packed(packed, position, destination_of, destinations, timestamp, keep)
@@ -256,19 +261,15 @@ class LogWriter(CommitLog):
     def take_turn(self, message: Message) -> int:
         """Return the queue that a message is meant for, and count it as put there. For one that is stored elsewhere."""
         self._require_no_put_under_way()
-        while True:
-            self._topics.admit(message.topic)
-            try:
-                with self._lock:
-                    self._raise_if_refused()
-                    self._topics.prepare(message)
-                    queue_id = self._turn_of(message)
-                    if message.queue_id is None:
-                        state = self._topics.states[message.topic]
-                        state.turn = (queue_id + 1) % state.queue_count
-                    return queue_id
-            except NotAdmitted:
-                continue
+        return self._under_lock([message.topic], lambda: self._take_turn(message))
+
+    def _take_turn(self, message: Message) -> int:
+        self._topics.prepare(message)
+        queue_id = self._turn_of(message)
+        if message.queue_id is None:
+            state = self._topics.states[message.topic]
+            state.turn = (queue_id + 1) % state.queue_count
+        return queue_id
 
     def _turn_of(self, message: Message) -> int:
         return self._topics.states[message.topic].turn if message.queue_id is None else message.queue_id
@@ -284,7 +285,7 @@ class LogWriter(CommitLog):
         self._appender.close()
         try:
             queue_id = self._turn_of(message)
-            queues = [(self._topics.state(name), 0 if name.startswith("%LMQ%") else queue_id) for name in names]
+            queues = [(self._topics.state(name), 0 if name.startswith(LIGHT_PREFIX) else queue_id) for name in names]
             offsets = [self._topics.next_offset(light, light_id) for light, light_id in queues]
             message.properties[LIGHT_OFFSETS] = ",".join(map(str, offsets))
             receipt = self._appender.append(message, durability, True, numbered_lights=True, while_closed=True)
@@ -332,8 +333,7 @@ class LogWriter(CommitLog):
 
     def _roll(self) -> None:
         """Close the file being written with a marker and continue in the next. If there is none, nothing changes."""
-        old = self._file
-        start = old.end if old is not None else self.files.end_offset
+        old, start = self._file, self._next_start()
         file = self.files.file_at(start)
         if file is None:
             self._sync_names()
@@ -353,6 +353,10 @@ class LogWriter(CommitLog):
         if old is not None:
             self._close_file(old)
         self._write_to(file, target, 0)
+
+    def _next_start(self) -> int:
+        """Return where the file after the one being written starts."""
+        return self._file.end if self._file is not None else self.files.end_offset
 
     def _target_for(self, file: MappedFile) -> mmap.mmap:
         """Return where the bytes of a file are written: its own pages, or a buffer of the pool."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE
-from mqlake.errors import BadFile
+from mqlake.errors import BadFile, typed_errors
 from mqlake.files.mapped_file import open_regular
 from mqlake.files.names import file_name
 
@@ -28,13 +28,14 @@ class Folder(NamedTuple):
 def read_folder(path: str) -> Folder:
     """List a folder. A missing one counts as empty."""
     files, strangers = [], []
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
-        for entry in entries:
-            name = entry.name
-            if _is_offset(name) and entry.is_file(follow_symlinks=True):
-                files.append((int(name), entry.stat().st_size))
-            elif _is_offset(name) or not entry.is_dir():
-                strangers.append(name)
+    with typed_errors(Path(path), "listed"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with os.scandir(path) as entries:
+            for entry in entries:
+                name = entry.name
+                if _is_offset(name) and entry.is_file(follow_symlinks=True):
+                    files.append((int(name), entry.stat().st_size))
+                elif _is_offset(name) or not entry.is_dir():
+                    strangers.append(name)
     return Folder(path, tuple(sorted(files)), tuple(strangers))
 
 

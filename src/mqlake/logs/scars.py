@@ -58,6 +58,20 @@ class Scars:
                 self._save(self._scratch)
         return True
 
+    def remove(self, start: int, end: int) -> None:
+        """Take a range off the list: it holds whole records again."""
+        with self._lock:
+            kept: list[Scar] = []
+            for scar in self.ranges:
+                if scar.end <= start or scar.start >= end:
+                    kept.append(scar)
+                    continue
+                kept += [scar._replace(end=start)] if scar.start < start else []
+                kept += [scar._replace(start=end)] if scar.end > end else []
+            self.ranges = tuple(kept)
+            if self._scratch is not None:
+                self._save(self._scratch)
+
     def end_of(self, offset: int) -> int:
         """Return the end of the scar that covers an offset, or -1 if none does."""
         at = bisect_right(self.ranges, offset, key=lambda scar: scar.start) - 1

@@ -21,6 +21,10 @@ from mqlake.runtime.locks import make_condition
 MAX_TOPIC_BYTES = 127
 MAX_RETRY_TOPIC_BYTES = 255
 RETRY_PREFIX = "%RETRY%"
+LIGHT_QUEUES = "INNER_MULTI_DISPATCH"
+"""The property that names the light queues that a message enters beside its own; the next has its offsets there."""
+LIGHT_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
+LIGHT_PREFIX = "%LMQ%"
 ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
@@ -165,9 +169,7 @@ def can_be_folder(topic: str) -> bool:
 def require_light_queue(name: str) -> None:
     """Refuse a light queue's name that cannot be a folder's. It may have characters that a topic's may not."""
     if not can_be_folder(name):
-        raise InvalidMessage(
-            "INNER_MULTI_DISPATCH", repr(name[:40]), "names that can be a folder's, separated by commas"
-        )
+        raise InvalidMessage(LIGHT_QUEUES, repr(name[:40]), "names that can be a folder's, separated by commas")
 
 
 def require_topic(topic: object) -> None:

@@ -24,7 +24,9 @@ from types import TracebackType
 from typing import Final
 
 ORDER: Final = (
+    "client.loop",
     "store.close",
+    "replication",
     "delivery.parts",
     "consumers",
     "consumer",
@@ -41,6 +43,7 @@ ORDER: Final = (
     "delivery.tables",
     "config_table",
     "config_file",
+    "seals",
     "checkpoint",
     "admission",
     "log",
@@ -49,6 +52,7 @@ ORDER: Final = (
     "pool",
     "preallocation",
     "follower",
+    "slave",
     "queues",
     "queue",
     "unsynced",
@@ -58,12 +62,15 @@ ORDER: Final = (
     "scars",
     "flush.failure",
     "flush.loops",
-    "worker",
+    "replicas.loops",
     "health",
+    "handling",
     "lock_file",
     "counters",
 )
 """From the outermost to the innermost."""
+LOOK_S: Final = 0.1
+"""A thread that waits on a condition looks at it this often."""
 _RANK: Final = {name: rank for rank, name in enumerate(ORDER)}
 
 
@@ -96,11 +103,17 @@ class Condition(threading.Condition):
 
     Take it with `with condition.lock:`. The lock's own methods are compiled: a signal handler cannot raise between
     taking it and the block, or between the block and its release. `with condition:` would leave it taken then.
+
+    `wait` may return early, and every caller looks at what it waits for again: a `notify` that a handler interrupted
+    has woken nobody, or will wake a thread that is gone.
     """
 
     def __init__(self, lock: threading.RLock) -> None:
         super().__init__(lock)
         self.lock = lock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(LOOK_S if timeout is None else min(timeout, LOOK_S))
 
 
 def make_condition(name: str) -> Condition:

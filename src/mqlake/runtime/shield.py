@@ -10,11 +10,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TypeVar
 
+from mqlake.runtime.locks import LOOK_S
 from mqlake.runtime.workers import UNTIL_WOKEN, Worker, Workers
 
-LOOK_S: Final = 0.1
+Made = TypeVar("Made")
 
 
 class _Step:
@@ -70,3 +71,36 @@ class Shield:
                 break
             step.run()
         return UNTIL_WOKEN
+
+
+def make_whole(make: Callable[[], Made]) -> Made:
+    """Return what `make` returns, made on a thread of its own if this is the main thread.
+
+    If a handler raises meanwhile, nobody refers to what is made: it must then clean up after itself. What has not begun
+    by then never begins: a program that goes on after Ctrl-C must not find the store open a moment later.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return make()
+    made: list[Made] = []
+    order = deque([make])  # whoever takes it decides: the thread makes it, or nobody does
+
+    def work() -> None:
+        try:
+            taken = order.pop()
+        except IndexError:
+            return
+        made.append(taken())
+
+    step = _Step(work)
+    thread = threading.Thread(target=step.run, name="mqlake-open", daemon=True)
+    try:
+        thread.start()
+        while not step.done.acquire(timeout=LOOK_S):
+            pass
+    except BaseException as error:
+        order.clear()
+        if isinstance(error, RuntimeError) and thread.ident is None:  # the program is exiting: it starts no thread
+            return make()
+        raise
+    step.raise_error()
+    return made.pop()

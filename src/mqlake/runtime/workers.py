@@ -17,16 +17,18 @@ once somebody mended the cause, and until then the health report shows it.
 from __future__ import annotations
 
 import enum
+import errno
 import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Final
 
-from mqlake.errors import FlushTimeout, is_passing
-from mqlake.runtime.locks import make_condition
+from mqlake.errors import FileFailed, NotConfirmed, is_passing
 
 FIRST_PAUSE_S: Final = 0.05
 MAX_PAUSE_S: Final = 2.0
@@ -60,10 +62,10 @@ class WorkerHealth:
 
 
 def can_pass(error: BaseException) -> bool:
-    """Return whether an error may go away by itself: full disk, used-up descriptors or memory, a late sync."""
+    """Return whether an error may go away by itself: full disk, used-up descriptors or memory, a late sync or slave."""
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, MemoryError | FlushTimeout) or (isinstance(seen, Exception) and is_passing(seen)):
+        if isinstance(seen, MemoryError | NotConfirmed) or (isinstance(seen, Exception) and is_passing(seen)):
             return True
         seen = seen.__cause__
     return False
@@ -95,8 +97,8 @@ class Worker:
         self._behind = behind
         self._keeps_trying = keeps_trying
         self._on_change = on_change
-        self._changed = make_condition("worker")
-        self._woken = False
+        # Compiled, unlike a condition: a signal handler that raises in `wake` cannot leave it half done.
+        self._calls: SimpleQueue[None] = SimpleQueue()
         self.stopping = False
         self.state = State.STOPPED
         self.error: Exception | None = None
@@ -113,8 +115,10 @@ class Worker:
         self.is_alive = True  # first: who asks right after this returns must not take the worker's part
         try:
             self._thread.start()
-        except BaseException:
+        except BaseException as error:
             self.is_alive = self._thread.ident is not None
+            if isinstance(error, RuntimeError) and not self.is_alive:
+                raise FileFailed(Path(f"thread {self._thread.name}"), "started", errno.EAGAIN, str(error)) from error
             raise
 
     @property
@@ -129,9 +133,8 @@ class Worker:
 
     def wake(self) -> None:
         """Call the function now, or again if it is running."""
-        with self._changed.lock:
-            self._woken = True
-            self._changed.notify()
+        if self._calls.empty():  # else it has still to take the call before this one, and then sees all of it
+            self._calls.put(None)
 
     def _live(self) -> None:
         try:
@@ -163,12 +166,12 @@ class Worker:
         self._enter(State.STOPPED, self.error)
 
     def _rest(self, seconds: float) -> None:
-        if seconds <= 0:
+        if seconds <= 0 or self.stopping:
             return
-        with self._changed.lock:
-            if not self._woken and not self.stopping:
-                self._changed.wait(None if seconds == UNTIL_WOKEN else min(seconds, threading.TIMEOUT_MAX))
-            self._woken = False
+        try:
+            self._calls.get(timeout=None if seconds == UNTIL_WOKEN else min(seconds, threading.TIMEOUT_MAX))
+        except Empty:
+            pass
 
     def _note(self, error: Exception) -> None:
         if self.error is None:
@@ -208,9 +211,8 @@ class Worker:
 
     def stop(self) -> None:
         """Let the current call finish, then end the thread. Its own thread may call this too."""
-        with self._changed.lock:
-            self.stopping = True
-            self._changed.notify()
+        self.stopping = True
+        self._calls.put(None)
         if self._interrupt is not None:
             self._interrupt()
         if self.is_alive and not self.is_current:

@@ -58,6 +58,15 @@ class Harvest(NamedTuple):
     end: int
 
 
+class Again(NamedTuple):
+    """What dispatching a healed range again found."""
+
+    message_count: int
+    """Records with a queue entry."""
+    is_whole: bool
+    """Whether their queues took all entries, and the index has all keys: it takes none out of order."""
+
+
 class Dispatcher:
     """Writes the derived files. `step` does the work; the worker calls it."""
 
@@ -90,6 +99,8 @@ class Dispatcher:
         self.record_count = 0
         self.rejected: list[tuple[int, int]] = []
         """Where records lie that are whole, but whose topic or queue offset no queue can take."""
+        self.moved: deque[tuple[str, int]] | None = None
+        """Topic and id of every queue that got entries, if somebody collects them: see `awaiting.QueueArrivals`."""
         self._commands: deque[tuple[Callable[[], object], Future[object]]] = deque()
         self._worker: Worker | None = None
         self._quiet = 0
@@ -227,10 +238,36 @@ class Dispatcher:
         for topic, queue_id, first, entries in refused + self._queues.write(placed):
             _log.error("no queue takes entry %d of queue %d of topic %r: its record is damaged", first, queue_id, topic)
             self.rejected += [(offset, offset + size) for offset, size, _ in ENTRY.iter_unpack(entries)]
+        moved = self.moved
+        if moved is not None:
+            moved.extend((run[0], run[1]) for run in placed)
 
     def _can_be_placed(self, run: Run) -> bool:
         topic, queue_id, first, _ = run
         return (self._queues.knows(topic) or can_be_folder(topic)) and queue_id >= 0 and 0 <= first < MAX_QUEUE_OFFSET
+
+    def dispatch_again(self, start: int, end: int) -> Again:
+        """Write the queue entries of a range that was healed, over the fillers of its messages. Call it through `run`.
+
+        What was entered before the damage came stays as it is: the entries are the same.
+        """
+        count, is_whole = 0, True
+        position, end = start, min(end, self.dispatched)
+        while position < end:
+            harvest = self._harvest(position, end)
+            if harvest is None:
+                break
+            found = harvest.found
+            runs = without_deleted(found.runs, self._deleted_topics.ends)
+            rejected_count = len(self.rejected)
+            self._write(runs)
+            count += sum(len(run[3]) // ENTRY.size for run in runs)
+            is_whole = is_whole and rejected_count == len(self.rejected)
+            is_whole = is_whole and (self._index is None or self._index.has_keys(found.keys))
+            if found.why not in (BLANK, REACHED_END):
+                break
+            position = harvest.end
+        return Again(count, is_whole)
 
     def _pass_over_damage(self, position: int, limit: int, reason: str) -> int:
         """Return where whole records continue. The queues of those that are lost get fillers."""

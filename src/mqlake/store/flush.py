@@ -118,13 +118,14 @@ class Flusher:
         self.failed()
 
     def failed(self) -> StoreFailed:
-        """Return the error for a thread that waited for a failed sync. The first call makes the log refuse puts."""
+        """Return the error for a thread that waited for a failed sync. When it returns, the log refuses puts."""
         with self._failing:
             first = self.failure is None
             if self.failure is None:
                 self.failure = StoreFailed(self._root, os.strerror(self._group.failure))
         if first:
             _log.error("sync of the commit log failed: %s", self.failure)
+        if not self._log.is_refused(FAILED_SYNC):  # whoever comes second must not return before the first has done it
             self._log.refuse(FAILED_SYNC, self.failed)
         return StoreFailed(*self.failure.args)
 

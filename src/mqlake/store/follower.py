@@ -38,6 +38,7 @@ from mqlake.store.health import Health, read_health
 from mqlake.store.opening import find_store, numbers_are_noted, refusal, refuse_wrong_kinds, resolve
 from mqlake.store.recovery import Progress, Recovery, Reporter, Trust, find_end
 from mqlake.store.retention import retention_stats
+from mqlake.store.sealing import read_seal_stats
 from mqlake.store.stats import StoreStats
 
 if TYPE_CHECKING:
@@ -322,11 +323,13 @@ class Follower(Contents):
             topic_count=len(self.reader.topics()),
             failure=health.failure,
             workers=health.workers,
+            slaves=health.slaves,
             retention=retention_stats(self.layout, self.log, self._next_cleaning()),
             damage=self.damage(),
             scar_count=len(self.scars.ranges),
             damaged_entry_count=self.reader.damaged_entry_count,
             recovery=self.recovery,
+            seals=read_seal_stats(self.layout, self.log.file_size),
         )
 
     def _next_cleaning(self) -> int:

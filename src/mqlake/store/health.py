@@ -15,6 +15,7 @@ from mqlake.errors import StoreError
 from mqlake.files.layout import Layout
 from mqlake.files.small_files import publish_file, read_small_file
 from mqlake.runtime.workers import State, WorkerHealth
+from mqlake.store.replicas import SlaveState
 
 MAX_SIZE = 1 << 20
 _log = logging.getLogger(__name__)
@@ -27,6 +28,8 @@ class Health:
     workers: tuple[WorkerHealth, ...] = ()
     failure: str | None = None
     """Why the store, or one of its workers, does not do its work; None if all is well."""
+    slaves: tuple[SlaveState, ...] = ()
+    """The slaves that are attached to this master."""
 
     @property
     def ok(self) -> bool:
@@ -34,9 +37,10 @@ class Health:
         return self.failure is None and all(worker.error is None for worker in self.workers)
 
 
-def publish_health(layout: Layout, pid: int, workers: Sequence[WorkerHealth]) -> None:
+def publish_health(layout: Layout, pid: int, workers: Sequence[WorkerHealth], slaves: Sequence[SlaveState]) -> None:
     """Tell other processes. One thread at a time calls this."""
-    content = json.dumps({"writer": pid, "workers": [asdict(worker) for worker in workers]})
+    told = {"writer": pid, "workers": [asdict(each) for each in workers], "slaves": [asdict(each) for each in slaves]}
+    content = json.dumps(told)
     try:
         publish_file(layout.health, content.encode())
     except OSError as error:  # others see an old state; this process sees the true one
@@ -61,7 +65,9 @@ def read_health(layout: Layout, writer: int, behind: Mapping[str, int]) -> Healt
         if content["writer"] != writer:
             return Health()
         workers = tuple(WorkerHealth(**each | {"state": State(each["state"])}) for each in content["workers"])
+        slaves = tuple(SlaveState(**each) for each in content.get("slaves", ()))
     except (OSError, StoreError, ValueError, TypeError, KeyError):
         return Health()
     workers = tuple(replace(each, behind_bytes=behind.get(each.name, each.behind_bytes)) for each in workers)
-    return Health(workers, next((f"{each.name}: {each.error}" for each in workers if each.error is not None), None))
+    failure = next((f"{each.name}: {each.error}" for each in workers if each.error is not None), None)
+    return Health(workers, failure, slaves)

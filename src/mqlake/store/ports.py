@@ -22,16 +22,20 @@ from mqlake.logs.log_writer import LogWriter
 from mqlake.logs.scars import Scars
 from mqlake.logs.topic_table import TopicTable
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
+from mqlake.runtime.shield import Shield
 from mqlake.runtime.workers import Workers
 from mqlake.store.flush import Flusher
 from mqlake.store.health import Health
 from mqlake.store.read import Reader
 from mqlake.store.recovery import Recovery
+from mqlake.store.replicas import Replicas
 from mqlake.store.retention import Retention
 from mqlake.store.stats import StoreStats
 
 if TYPE_CHECKING:
     import asyncio
+
+    from mqlake.store.awaiting import QueueArrivals
 
 
 class Reading(Protocol):
@@ -95,8 +99,12 @@ class Writing(Reading, Protocol):
     """What only the writer can do. Any thread may call it."""
 
     workers: Workers
+    shield: Shield
     flusher: Flusher
     retention: Retention
+    replicas: Replicas
+    usual: Durability
+    unforced: Durability
 
     @property
     def log(self) -> LogWriter: ...
@@ -122,8 +130,20 @@ class Writing(Reading, Protocol):
     def publish(self) -> None:
         """Make visible what was appended so far, if that needs a sync."""
 
+    def confirm(self) -> None:
+        """Wait until what was appended so far has the level of a usual put."""
+
+    def wait_reached(self, end: int, wanted: Durability) -> None:
+        """Wait until the log has reached a level up to `end`."""
+
+    def when_reached(self, end: int, wanted: Durability, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """Return a future that is done when the log has reached DISK or REPLICA up to `end`."""
+
     def record(self, physical_offset: int) -> StoredMessage:
         """Return a message that this process appended, visible or not."""
+
+    def queue_arrivals(self, loop: asyncio.AbstractEventLoop) -> QueueArrivals:
+        """Return what tells an event loop which queues got messages."""
 
     def queue_count(self, topic: str) -> int: ...
 
@@ -131,6 +151,9 @@ class Writing(Reading, Protocol):
 
     def with_checkpoints(self, write: Callable[[], None]) -> None:
         """Have something written after every checkpoint, by the same worker."""
+
+    def tell_health(self) -> None:
+        """Tell other processes how workers and slaves are, now."""
 
     def give_up(self) -> None:
         """Let go of the store in a forked child."""

@@ -6,17 +6,17 @@ never returned. Queue reads and look-ups skip it and record the damage; a read b
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 from mqlake.codec.index_entry import key_hash, key_text
 from mqlake.codec.message_id import decode_message_id
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE, QueueEntry
-from mqlake.errors import CorruptRecord, NoSuchMessage, OffsetOutOfRange, StoreError, UnknownTopic
+from mqlake.errors import CorruptRecord, InvalidConfig, NoSuchMessage, OffsetOutOfRange, StoreError, UnknownTopic
 from mqlake.files.mapped_file import MappedFile
-from mqlake.kernel import check_record, find_messages, read_records, seek_timestamp, select_entries
+from mqlake.kernel import check_record, find_messages, gather_records, read_records, seek_timestamp, select_entries
 from mqlake.kernel.types import BAD_ENTRY, REASONS
 from mqlake.logs.batch_queue import BatchQueue
 from mqlake.logs.commit_log import CommitLog
@@ -30,6 +30,9 @@ from mqlake.message import StoredMessage
 MAX_READ_BYTES = 32 << 20
 """One read returns no more than this, but at least one message."""
 END_OF_TIME = 2**63 - 1
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SCANNED_ENTRIES = 16_000
+"""So many queue entries one `gather` looks at: a filter that matches nothing must not keep others waiting."""
 _log = logging.getLogger(__name__)
 
 
@@ -67,15 +70,22 @@ def read_settled(
     """Read a queue. If there is less than asked for, let dispatch come to what was put before; then wait for more."""
     port.follow()
     reader, before = port.reader, port.reach
-    messages: list[StoredMessage] = []
-    with contextlib.suppress(UnknownTopic, OffsetOutOfRange):
+    messages: list[StoredMessage]
+    try:  # not `contextlib.suppress`, which takes a tenth of a read
         messages = reader.read(topic, queue_id, start, limit, max_bytes)
+    except (UnknownTopic, OffsetOutOfRange):
+        messages = []
     if len(messages) >= limit > 0:
         return messages
     port.settle()
     if not messages or port.reach != before:  # dispatch may have come between the two looks, before it was asked to
-        messages = reader.read(topic, queue_id, start, limit, max_bytes)
-    if not messages and wait_s > 0 and port.wait_until(lambda: reader.end_of(topic, queue_id) > start, wait_s):
+        try:
+            messages = reader.read(topic, queue_id, start, limit, max_bytes)
+        except UnknownTopic:
+            if wait_s <= 0:
+                raise  # else its first message may come: with the pool, a put is not visible at once
+    if not messages and wait_s > 0:
+        port.wait_until(lambda: reader.end_of(topic, queue_id) > start, wait_s)
         messages = reader.read(topic, queue_id, start, limit, max_bytes)
     return messages
 
@@ -85,6 +95,16 @@ class Fetched(NamedTuple):
 
     messages: list[StoredMessage]
     next_offset: int
+
+
+class Gathered(NamedTuple):
+    """Records of a queue next to each other, how many, the queue offset at which to continue, and the queue's range."""
+
+    records: bytes
+    message_count: int
+    next_offset: int
+    first_offset: int
+    end_offset: int
 
 
 _Messages = tuple[list[StoredMessage], int]
@@ -203,6 +223,54 @@ class Reader:
     ) -> Fetched:
         """Return at most `limit` messages from `start` on; with `codes` (see `select_entries`) those that may match."""
         return Fetched(*self._fetch(topic, queue_id, start, limit, max_bytes, codes))
+
+    def gather(
+        self, topic: str, queue_id: int, start: int, limit: int, max_bytes: int, codes: bytes | None = None
+    ) -> Gathered:
+        """Return the bytes of at most `limit` messages from `start` on; with `codes`, of those that may match.
+
+        Entries of one queue file are looked at, at most `SCANNED_ENTRIES`. `start` outside of the queue gives nothing,
+        with the range that exists. What is not simple (damage, batch queues) is read message by message.
+        """
+        if self._batch_queues.exist and self._batch_queues.get(topic, queue_id) is not None:
+            return self._gather_slowly(topic, queue_id, start, limit, max_bytes, codes)
+        queue, files = self._queues.get(topic, queue_id), self._files
+        log_first, end = files.first_offset, queue.end
+        first = queue.first_offset(log_first)
+        if not first <= start < end:
+            return Gathered(b"", 0, start, first, end)
+        file = queue.files.file_at(start * ENTRY_SIZE)
+        if file is None:
+            return self._gather_slowly(topic, queue_id, start, limit, max_bytes, codes)
+        begin = file.start // ENTRY_SIZE
+        records, place, count, is_stuck = gather_records(
+            file.pages,
+            start - begin,
+            min(end, file.end // ENTRY_SIZE, start + SCANNED_ENTRIES) - begin,
+            begin,
+            topic.encode("utf-8", "surrogatepass"),
+            queue_id,
+            log_first,
+            self._log.ends.visible,
+            files.file_at,
+            limit,
+            max_bytes,
+            codes,
+        )
+        if is_stuck and not count:
+            return self._gather_slowly(topic, queue_id, begin + place, limit, max_bytes, codes)
+        return Gathered(records, count, begin + place, first, end)
+
+    def _gather_slowly(
+        self, topic: str, queue_id: int, start: int, limit: int, max_bytes: int, codes: bytes | None
+    ) -> Gathered:
+        try:
+            messages, next_offset = self._fetch(topic, queue_id, start, limit, max_bytes, codes)
+        except OffsetOutOfRange:  # retention deleted them meanwhile
+            messages, next_offset = [], start
+        found = self.range_or_empty(topic, queue_id)
+        records = b"".join([message.record for message in messages])
+        return Gathered(records, len(messages), next_offset, found.first_offset, found.end_offset)
 
     def _fetch(
         self, topic: str, queue_id: int, start: int, limit: int, max_bytes: int, codes: bytes | None
@@ -394,8 +462,9 @@ class Reader:
             raise self.index_problem
         return []
 
-    def seek_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+    def seek_time(self, topic: str, queue_id: int, time: datetime | int) -> int:
         """Return the queue offset of the first message stored at or after a time; the queue's end if there is none."""
+        timestamp_ms = milliseconds(time)
         queue = self._queues.get(topic, queue_id)
         low, end = queue.first_offset(self._log.first_offset), queue.end
         log_file_at = self._files.file_at
@@ -408,3 +477,12 @@ class Reader:
                 continue
             return low + seek_timestamp(entries, 0, count, timestamp_ms, log_file_at)
         return low
+
+
+def milliseconds(time: datetime | int) -> int:
+    """Return a time as milliseconds since 1970. Within a millisecond it is rounded up: a store time is never later."""
+    if isinstance(time, datetime):
+        return -((EPOCH - time.astimezone()) // timedelta(milliseconds=1))
+    if isinstance(time, bool) or not isinstance(time, int) or not -(1 << 63) <= time < 1 << 63:
+        raise InvalidConfig("time", time, "must be a datetime, or milliseconds since 1970")
+    return time

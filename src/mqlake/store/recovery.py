@@ -225,7 +225,7 @@ def is_latest(layout: Layout, checkpoint: Checkpoint) -> bool:
     """Return whether nobody else wrote since: RocketMQ's `checkpoint`, and `abort` after a clean close, are ours."""
     if rocketmq_digest(layout) not in checkpoint.rocketmq:
         return False
-    return not checkpoint.clean or not layout.abort.exists() or _is_left_over(layout, checkpoint)
+    return not checkpoint.clean or not layout.abort.exists() or is_left_over(layout, checkpoint)
 
 
 def abort_content(generation: int) -> str:
@@ -233,7 +233,7 @@ def abort_content(generation: int) -> str:
     return f"{os.getpid()} mqlake {generation}"
 
 
-def _is_left_over(layout: Layout, checkpoint: Checkpoint) -> bool:
+def is_left_over(layout: Layout, checkpoint: Checkpoint) -> bool:
     """Return whether the writer closed the store but died before it removed its `abort`."""
     try:
         return read_small_file(layout.abort, SMALL).endswith(b" mqlake %d" % checkpoint.generation)

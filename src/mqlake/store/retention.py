@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -38,10 +37,13 @@ from mqlake.files.layout import Layout
 from mqlake.files.names import file_name
 from mqlake.files.positions import FIRST, NEXT_CLEANING
 from mqlake.logs.commit_log import CommitLog
+from mqlake.logs.consume_queue import ConsumeQueue
 from mqlake.logs.consume_queues import ConsumeQueues
 from mqlake.logs.key_index import KeyIndex
 from mqlake.logs.log_writer import LogWriter
+from mqlake.runtime.flag import Flag
 from mqlake.runtime.locks import make_lock
+from mqlake.runtime.shield import Shield
 from mqlake.runtime.workers import Worker, Workers
 from mqlake.store.clock import ClockJudge
 from mqlake.store.gates import Gates
@@ -102,12 +104,15 @@ class Retention:
         config: RetentionConfig,
         checkpoint: Callable[[], int],
         workers: Workers,
+        shield: Shield,
         *,
         clock: Callable[[], float] = time.time,
         judge: ClockJudge | None = None,
         disk_used: Callable[[Path], int] | None = None,
     ) -> None:
-        """`checkpoint` writes a checkpoint if it can, and returns the offset that the newest one of this run covers."""
+        """`checkpoint` writes a checkpoint if it can, and returns the offset that the newest one of this run covers.
+        `shield` keeps signals out of a deletion.
+        """
         self._layout = layout
         self._log = log
         self._queues = queues
@@ -115,6 +120,7 @@ class Retention:
         self._words = words
         self._config = config
         self._checkpoint = checkpoint
+        self._shield = shield
         self._clock = clock
         self._judge = judge or ClockJudge(layout.clock, layout.scratch, wall=clock)
         self._disk_used = disk_used or disk_used_percent
@@ -130,7 +136,7 @@ class Retention:
         self._trimmed_to = 0
         self._lock = make_lock("retention")
         self._trimming = make_lock("retention.trim")
-        self._stopping = threading.Event()
+        self._stopping = Flag()
         self._cleaned_at = time.monotonic()
         self._worker: Worker = workers.add("retention", self._work, interrupt=self._stopping.set, keeps_trying=True)
         words[FIRST] = log.first_offset
@@ -217,9 +223,14 @@ class Retention:
     def _delete(self, rule: Rule, most: int, *, obeys_gates: bool) -> Retained:
         began = self._log.first_offset
         held: tuple[str, ...] | None = None
-        for _ in range(most):
+
+        def delete_one() -> None:
+            nonlocal held
             with self._lock:
                 held = self._delete_oldest(rule, obeys_gates)
+
+        for _ in range(most):
+            self._shield.run(delete_one)
             if held is not None or self._stopping.wait(self._config.pause_ms / 1000):
                 break
         return _retained(self._log, began, self._log.first_offset, held or ())
@@ -260,21 +271,29 @@ class Retention:
     def _trim_derived(self) -> None:
         """Trim queues and index to the log's first offset. After opening, this finishes what a crash interrupted.
 
-        One thread at a time: the worker and a caller of `retain` together would leave files between those they delete.
+        One thread at a time for each queue: the worker and a caller of `retain` together would leave files between
+        those they delete, and so would a signal in the middle.
         """
-        with self._trimming:
-            self._trim()
-
-    def _trim(self) -> None:
         first = self._log.first_offset
         if first in (0, self._trimmed_to) or self.failure is not None:
             return
         for _, _, queue in self._queues.each():
-            if queue.delete_before(first) and self._stopping.wait(self._config.queue_pause_ms / 1000):
+            if self._trim(queue, first) and self._stopping.wait(self._config.queue_pause_ms / 1000):
                 return
         if self._index is not None:
-            self._index.delete_before(first)
+            self._trim(self._index, first)
         self._trimmed_to = first
+
+    def _trim(self, derived: ConsumeQueue | KeyIndex, first: int) -> bool:
+        """Delete files before the log's first offset; return whether there were any."""
+        deleted: list[int] = []
+
+        def trim() -> None:
+            with self._trimming:
+                deleted.append(derived.delete_before(first))
+
+        self._shield.run(trim)
+        return any(deleted)
 
     def require_plausible_clock(self) -> None:
         """Raise NotPermitted if the clock jumped: an age that it gives is wrong."""

@@ -11,6 +11,7 @@ A scan returns everything that is in the log, including the half messages and th
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -59,7 +60,19 @@ MAX_BATCH_BYTES = 1 << 30
 MAX_INFLATED_BYTES = 256 * 1024 * 1024
 """A batch ends once its decompressed bodies exceed this: a few megabytes can expand to gigabytes."""
 
+HALF_OR_ROLLED_BACK = 0x4
+"""The bit that half (0x4) and rolled-back (0xC) messages of transactions have and committed ones (0x8) do not."""
+INTERNAL = re.compile(
+    "SCHEDULE_TOPIC_XXXX|TBW102|BenchmarkTest|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT|TRANS_CHECK_MAX_TIME_TOPIC"
+    "|(RMQ_SYS_|rmq_sys_|MQLAKE_).*"
+)
+"""Topics that RocketMQ or this store uses internally. Tables of messages leave them out."""
+
 _log = logging.getLogger(__name__)
+
+
+def is_internal(topic: str) -> bool:
+    return INTERNAL.fullmatch(topic) is not None
 
 
 def record_batches(

@@ -8,7 +8,9 @@ from mqlake.files.mapped_file import mapped
 from mqlake.kernel import KERNEL
 from mqlake.runtime.workers import WorkerHealth
 from mqlake.store.recovery import Recovery
+from mqlake.store.replicas import SlaveState
 from mqlake.store.retention import RetentionStats
+from mqlake.store.sealing import SealStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +31,17 @@ class StoreStats:
     committed_end: int
     durable_end: int
     dispatched_end: int
+    replicated_end: int | None = None
+    """What enough slaves have confirmed; None unless the store serves slaves."""
+    slaves: tuple[SlaveState, ...] = ()
+    """The attached slaves; for a follower, as the writer last reported them."""
     file_size_bytes: int
     log_file_count: int
     index_file_count: int
     topic_count: int
     retention: RetentionStats
+    seals: SealStats = field(default_factory=SealStats)
+    """How much of the log is sealed, and what scrubbing found."""
     sync_count: int = 0
     dispatched_count: int = 0
     """Records dispatched since the store was opened."""

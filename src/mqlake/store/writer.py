@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import shutil
 import threading
 import time
 import zlib
@@ -20,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mqlake.config import StoreConfig
+from mqlake.config import Role, StoreConfig
 from mqlake.errors import DispatchFailed, InvalidConfig, InvalidMessage, StoreClosed, StoreError
 from mqlake.files.layout import Layout
 from mqlake.files.lock import StoreLock
@@ -28,12 +27,15 @@ from mqlake.files.mapped_file import sync_directory, sync_file
 from mqlake.files.pool import TransientPool
 from mqlake.files.positions import APPENDED, DELETIONS, DISPATCHED, NEXT_CLEANING, Positions
 from mqlake.files.preallocation import Preallocator
-from mqlake.files.small_files import replace_file
+from mqlake.files.small_files import remove_folder, replace_file
 from mqlake.kernel import Ends
 from mqlake.kernel import types as kernel
 from mqlake.kernel.types import Readable
 from mqlake.logs.consume_queues import BatchQueues
+from mqlake.logs.file_times import keep_times
 from mqlake.logs.log_writer import LogWriter
+from mqlake.logs.replica_log import ReplicaLog
+from mqlake.logs.seals import Seals
 from mqlake.logs.topic_table import TopicTable
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
 from mqlake.runtime.locks import make_lock
@@ -51,18 +53,23 @@ from mqlake.store.contents import Contents
 from mqlake.store.derived import restore, settle_rebuilt
 from mqlake.store.flush import Committer, Flusher
 from mqlake.store.health import Health, publish_health, withdraw_health
+from mqlake.store.lineage import is_ours
 from mqlake.store.opening import find_store, keep_notes, mend_last_file, refusal, resolve
 from mqlake.store.recovery import LogEnd, Progress, Recovery, Reporter, Trust, abort_content
+from mqlake.store.replicas import Replicas
 from mqlake.store.retention import Retention, retention_stats
+from mqlake.store.sealing import Sealer
 from mqlake.store.stats import StoreStats, TopicStats
 
 if TYPE_CHECKING:
     import asyncio
 
-    from mqlake.store.awaiting import LoopArrivals
+    from mqlake.store.awaiting import LoopArrivals, QueueArrivals
 
 CLOSE_DISPATCH_S: Final = 30.0
 SETTLE_S: Final = 5.0
+TIMES_S: Final = 2.0
+"""How long one checkpoint may note times in closed files; the next one continues."""
 FAILED_DISPATCH: Final = "failed dispatch"
 CLOSED: Final = "closed"
 _log = logging.getLogger(__name__)
@@ -90,13 +97,15 @@ class Writer(Contents):
             undo.callback(self._lock.release)
             for directory in (layout.commit_log, layout.consume_queues, layout.index, layout.config):
                 directory.mkdir(exist_ok=True)
+            self._lock.guard(layout.commit_log)
             layout.own.mkdir(exist_ok=True)
-            shutil.rmtree(layout.scratch, ignore_errors=True)  # what a crash left half made
+            remove_folder(layout.scratch)  # what a crash left half made
             mend_last_file(layout, config)
             super().__init__(layout, config, writable=True)
             undo.callback(self._let_go)
             self._health_lock = make_lock("health")
-            self.workers = Workers(self._publish_health)
+            self._index_lacks_keys = False
+            self.workers = Workers(self.tell_health)
             undo.callback(self.workers.stop)
             self._recover(Reporter(progress), undo)
             keep_notes(layout, config)
@@ -108,6 +117,7 @@ class Writer(Contents):
 
     def _recover(self, reporter: Reporter, undo: ExitStack) -> None:
         trust, end = self._judge(reporter)
+        self._open_seals(trust, end)
         cut_bytes = self.log_files.truncate_to(end.offset) if self.log_files.starts and not trust.untouched else 0
         cut_queue_count = restore(trust, self.queues, self.index, self.layout.set_aside, self.log_files.first_offset)
         self.positions = Positions.create(self.layout.positions)
@@ -137,11 +147,20 @@ class Writer(Contents):
         )
         self._tell_recovery()
 
+    def _open_seals(self, trust: Trust, end: LogEnd) -> None:
+        """Drop the seals that are not of this log, and of what will be cut off, before anything is appended there."""
+        file_at = self.log_files.file_at
+        self.seals = Seals(self.layout, self.log_files.file_size, writable=True)
+        fitting = self.seals.fitting_end(file_at, is_same_log=is_ours(self.layout, trust.checkpoint, file_at))
+        self._sealed_end = min(fitting, end.offset)
+        self.seals.cut(self._sealed_end)
+
     def _open_log(self, trust: Trust, end: LogEnd, undo: ExitStack) -> None:
         """Make the ends, and the log that moves them. Nothing is appended before the store is open."""
         config = self.config
         self._pool = None
-        if config.pool.enabled:
+        is_slave = config.replication.role is Role.SLAVE
+        if config.pool.enabled and not is_slave:
             self._pool = TransientPool(config.pool.buffer_count, self.log_files.file_size)
         self.ends = Ends(
             end.offset,
@@ -151,6 +170,7 @@ class Writer(Contents):
             self.positions.words[APPENDED : DISPATCHED + 1],
         )
         undo.callback(self.ends.unpublish)
+        self.replicas = Replicas(self.layout.root, self.ends, config.replication)
         self._preallocator = Preallocator(
             self.layout.spare,
             self.log_files.file_size,
@@ -158,16 +178,17 @@ class Writer(Contents):
             warm=config.memory.warm_files,
             lock=config.memory.lock_files,
         )
-        self._shield = Shield("roll", self.workers)
+        self.shield = Shield("roll", self.workers)
         foreign_topics = frozenset(BatchQueues(self.layout.batch_queues, 0, 0).topics())
         self.topics = TopicTable(self.queue_count, self.queues.end_of, foreign_topics)
-        self.log = LogWriter(
+        log_type = ReplicaLog if is_slave else LogWriter
+        self.log = log_type(
             self.log_files,
             config.commit_log,
             self.ends,
             self.topics,
             self._preallocator,
-            self._shield,
+            self.shield,
             last_timestamp=end.last_timestamp,
             pool=self._pool,
             pool_fails_fast=config.pool.fail_fast,
@@ -211,15 +232,20 @@ class Writer(Contents):
 
     def _start(self) -> None:
         config = self.config
-        self._unforced = Durability.MEMORY if config.pool.enabled else Durability.PAGE_CACHE
-        self._usual = Durability.DISK if config.flush.sync else self._unforced
-        self._waits = self._usual > self._unforced
-        self._closing = threading.Event()
+        self.unforced = Durability.MEMORY if config.pool.enabled else Durability.PAGE_CACHE
+        self.usual = self.unforced
+        """The level of a put that names none."""
+        if config.replication.role is Role.SYNC_MASTER:
+            self.usual = Durability.REPLICA
+        elif config.flush.sync:
+            self.usual = Durability.DISK
+        self._waits = self.usual > self.unforced
+        self._is_closing = False
         self._stopped_cleanly: bool | None = None
         """What `_stop` returned; None while the store runs."""
         self._arrivals: dict[asyncio.AbstractEventLoop, LoopArrivals] = {}
         self._preallocator.start()
-        self._shield.start()
+        self.shield.start()
         self.flusher = Flusher(self.layout.root, self.log, config.flush, self.workers)
         if config.flush.sync:
             self.flusher.wait_until_durable(self.ends.appended)
@@ -232,6 +258,7 @@ class Writer(Contents):
             config.retention,
             self.checkpoint_now,
             self.workers,
+            self.shield,
         )
         self.positions.announce(self.ends.committed, self.ends.durable, self.ends.dispatched)
         self.flusher.start()
@@ -243,11 +270,23 @@ class Writer(Contents):
         self._derived_failure: OSError | None = None
         self._checkpoint_lock = make_lock("checkpoint")
         self._checkpointed = 0
-        self._with_checkpoints: list[Callable[[], None]] = []
+        self._with_checkpoints: list[Callable[[], None]] = [self._keep_times]
+        self._opened_at = self.ends.appended
         self._checkpointer = Checkpointer(
             config.flush, self._checkpoint_all, self.workers, at_once=self._checkpoint_is_due
         )
         self._checkpointer.start()
+        self.sealer = Sealer(
+            self.layout,
+            self.log,
+            self.seals,
+            self.scars,
+            config.seals,
+            self.after_damage,
+            self.workers,
+            sealed_end=self._sealed_end,
+        )
+        self.sealer.start()
         self.retention.start()
 
     def queue_count(self, topic: str) -> int:
@@ -259,10 +298,10 @@ class Writer(Contents):
 
     def put(self, message: Message, durability: Durability | None = None) -> PutReceipt:
         """Append one message; return when it is as safe as asked, or as the flush mode promises."""
-        append, waits, wanted = self._append, self._waits, self._usual
+        append, waits, wanted = self._append, self._waits, self.usual
         if durability is not None:
             wanted = self._level(durability)
-            waits = wanted > self._unforced
+            waits = wanted > self.unforced
         receipt = append(message, wanted) or self.log.append_slowly(message, wanted)  # logs/log_writer.py
         if waits:
             self._reach(receipt.end, wanted)  # store/flush.py
@@ -270,9 +309,9 @@ class Writer(Contents):
 
     def put_as_is(self, message: Message, durability: Durability | None = None) -> PutReceipt:
         """Append without delay routing."""
-        wanted = self._usual if durability is None else self._level(durability)
+        wanted = self.usual if durability is None else self._level(durability)
         receipt = self.log.append_as_is(message, wanted)
-        if wanted > self._unforced:
+        if wanted > self.unforced:
             self._reach(receipt.end, wanted)
         return receipt
 
@@ -280,9 +319,9 @@ class Writer(Contents):
         """Append a batch: all of it, next to one another, or none of it; one wait for all."""
         if not messages:
             raise InvalidMessage("batch", "no messages", "at least one")
-        wanted = self._usual if durability is None else self._level(durability)
+        wanted = self.usual if durability is None else self._level(durability)
         receipts = self.log.append_many(messages, wanted)
-        if wanted > self._unforced:
+        if wanted > self.unforced:
             self._reach(receipts[-1].end, wanted)
         return receipts
 
@@ -290,11 +329,11 @@ class Writer(Contents):
         """Append one message; the event loop continues while the disk works."""
         import asyncio  # a fifth of the time of `import mqlake`, for those who need it
 
-        append, wanted = self._append, self._usual if durability is None else self._level(durability)
+        append, wanted = self._append, self.usual if durability is None else self._level(durability)
         receipt = append(message, wanted) or self.log.append_slowly(message, wanted)
         if wanted >= Durability.DISK:
-            await self.flusher.when_durable(receipt.end, asyncio.get_running_loop())
-        elif wanted > self._unforced:
+            await self.when_reached(receipt.end, wanted, asyncio.get_running_loop())
+        elif wanted > self.unforced:
             self._reach(receipt.end, wanted)
         return receipt
 
@@ -305,15 +344,34 @@ class Writer(Contents):
     def _level(self, durability: Durability) -> Durability:
         if not isinstance(durability, Durability):
             raise InvalidConfig("durability", durability, f"must be one of {', '.join(map(str, Durability))}")
-        if durability > Durability.DISK:
-            raise InvalidConfig("durability", durability.name, "no replica is attached; use DISK or less")
-        return max(durability, self._unforced)
+        if durability > max(Durability.DISK, self.usual) and not self.replicas.is_served:
+            raise InvalidConfig("durability", durability.name, "this store serves no slaves; use DISK or less")
+        return max(durability, self.unforced)
 
     def _reach(self, end: int, wanted: Durability) -> None:
-        if wanted >= Durability.DISK:
+        """Wait until the log has a level up to `end`. The slaves get it while the disk works, unless flush is sync."""
+        if wanted >= Durability.REPLICA:
+            since_ns = time.monotonic_ns()
+            self.flusher.wait_until_durable(end)
+            self.replicas.wait(end, since_ns)
+        elif wanted >= Durability.DISK:
             self.flusher.wait_until_durable(end)
         else:
             self.log.commit()
+
+    def when_reached(self, end: int, wanted: Durability, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """Return a future of this loop that is done when the log has reached DISK or REPLICA up to `end`."""
+        on_disk = self.flusher.when_durable(end, loop)
+        if wanted < Durability.REPLICA:
+            return on_disk
+        from mqlake.store.awaiting import both
+
+        return both(on_disk, self.replicas.when_replicated(end, loop))
+
+    def wait_reached(self, end: int, wanted: Durability) -> None:
+        """Wait until the log has reached a level up to `end`."""
+        if wanted > self.unforced:
+            self._reach(end, wanted)
 
     def flush(self) -> None:
         """Return when all that was put so far is on disk."""
@@ -323,6 +381,10 @@ class Writer(Contents):
         """Make visible what was appended so far, if that needs a sync or a commit."""
         if self.config.flush.sync:
             self.flusher.wait_until_durable(self.ends.appended)
+
+    def confirm(self) -> None:
+        """Wait until what was appended so far has the level of a usual put. NotConfirmed: it is stored all the same."""
+        self.wait_reached(self.ends.appended, self.usual)
 
     def record(self, physical_offset: int) -> StoredMessage:
         """Return a message that this process appended, visible or not."""
@@ -376,7 +438,7 @@ class Writer(Contents):
             if self._has_dispatch_failed:
                 raise self._dispatch_error()
             left_s = deadline - time.monotonic()
-            if left_s <= 0 or self._closing.is_set():
+            if left_s <= 0 or self._is_closing:
                 return False
             self.ends.wait(kernel.DISPATCHED, seen + 1, int(min(left_s, 1e6) * 1e9), nudges)
 
@@ -385,7 +447,7 @@ class Writer(Contents):
         from mqlake.store.awaiting import LoopArrivals
 
         def over() -> bool:
-            return arrived() or self._has_dispatch_failed or self._closing.is_set()
+            return arrived() or self._has_dispatch_failed or self._is_closing
 
         for gone in [known for known in self._arrivals if known.is_closed()]:
             self._arrivals.pop(gone, None)
@@ -393,6 +455,12 @@ class Writer(Contents):
         await waiting.until(over, timeout_s)
         if self._has_dispatch_failed and not arrived():
             raise self._dispatch_error()
+
+    def queue_arrivals(self, loop: asyncio.AbstractEventLoop) -> QueueArrivals:
+        """Return what tells an event loop which queues got messages. One loop at a time."""
+        from mqlake.store.awaiting import QueueArrivals
+
+        return QueueArrivals(loop, self.dispatcher, self.ends)
 
     def look_again(self) -> None:
         self.ends.nudge()
@@ -415,11 +483,12 @@ class Writer(Contents):
 
     def health(self) -> Health:
         failure = self.flusher.failure or self.dispatcher.failure or self._derived_failure or self.retention.failure
-        return Health(self.workers.health(), None if failure is None else str(failure))
+        return Health(self.workers.health(), None if failure is None else str(failure), self.replicas.slaves())
 
-    def _publish_health(self) -> None:
+    def tell_health(self) -> None:
+        """Tell other processes how workers and slaves are, now."""
         with self._health_lock:  # what is told last is the newest
-            publish_health(self.layout, os.getpid(), self.workers.health())
+            publish_health(self.layout, os.getpid(), self.workers.health(), self.replicas.slaves())
 
     # ---- deleting a topic
 
@@ -455,11 +524,13 @@ class Writer(Contents):
             last_record=last_record if last_record >= 0 else self._last[0],
             queue_ends=self.queues.snapshot(),
             index=IndexMark(
-                files=self.index.names if self.index is not None else (),
-                header=self.index.header if self.index is not None else b"",
-                slot_count=index.slot_count or 0 if self.index is not None else 0,
-                entry_count=index.entry_count or 0 if self.index is not None else 0,
-            ),
+                files=self.index.names,
+                header=self.index.header,
+                slot_count=index.slot_count or 0,
+                entry_count=index.entry_count or 0,
+            )
+            if self.index is not None and not self._index_lacks_keys
+            else IndexMark(),
         )
 
     def with_checkpoints(self, write: Callable[[], None]) -> None:
@@ -491,6 +562,10 @@ class Writer(Contents):
                 replace_file(self.layout.checkpoint, content, self.layout.scratch)
             return True
 
+    def doubt_index(self) -> None:
+        """Have the next opening build queues and index anew: the index lacks keys of messages that were healed."""
+        self._index_lacks_keys = True
+
     def _moment_between_steps(self) -> tuple[Checkpoint, int] | None:
         """Return the checkpoint of now; None if a step is half done."""
         if self.dispatcher.is_troubled:
@@ -514,6 +589,14 @@ class Writer(Contents):
         for write in list(self._with_checkpoints):
             write()
 
+    def _keep_times(self, *, since: int = 0) -> None:
+        """Note the times in closed files, as far as the last checkpoint says that they are on disk."""
+        try:
+            file_size = self.log_files.file_size
+            keep_times(self.layout, file_size, self._checkpointed, since=since, budget_s=TIMES_S)
+        except (StoreError, OSError) as error:  # only readers of time windows miss them
+            _log.warning("the times in the log's files are not noted: %s", error)
+
     def checkpoint_now(self) -> int:
         """Write a checkpoint if possible. Return the offset that the newest one of this run covers."""
         try:
@@ -529,6 +612,8 @@ class Writer(Contents):
             appended_end=self.ends.appended,
             committed_end=self.ends.committed,
             durable_end=self.ends.durable,
+            replicated_end=self.ends.replicated if self.replicas.is_served else None,
+            slaves=self.replicas.slaves(),
             dispatched_end=self.ends.dispatched,
             file_size_bytes=self.log.file_size,
             log_file_count=len(self.log_files.starts),
@@ -547,6 +632,7 @@ class Writer(Contents):
                 for state in self.topics.all_states()
             },
             retention=retention_stats(self.layout, self.log, self.positions.read(NEXT_CLEANING)),
+            seals=self.sealer.stats(),
         )
 
     # ---- closing
@@ -576,9 +662,9 @@ class Writer(Contents):
 
     def _stop(self) -> bool:
         """Stop everything that runs and write the last checkpoint; return whether all of the log is covered by it."""
-        self._closing.set()
+        self._is_closing = True
         self.log.refuse(CLOSED, lambda: StoreClosed(self.layout.root))
-        self.ends.nudge()
+        self.replicas.close()
         self.retention.close()
         if self._committer is not None:
             self._committer.close()
@@ -588,6 +674,7 @@ class Writer(Contents):
         self._checkpointer.close()
         clean = durable and caught_up and self.ends.dispatched >= self.ends.appended
         clean = clean and self._close_checkpoint()
+        self.sealer.finish()
         self.workers.stop()
         try:
             self._preallocator.close()
@@ -599,10 +686,12 @@ class Writer(Contents):
 
     def _close_checkpoint(self) -> bool:
         try:
-            return self.write_checkpoint(clean=True)
+            written = self.write_checkpoint(clean=True)
         except (StoreError, OSError) as error:
             _log.error("no checkpoint at close: %s", error)
             return False
+        self._keep_times(since=self._opened_at - self.log_files.file_size)
+        return written
 
     def give_up(self) -> None:
         """Close a forked child's copy of the lock's descriptor; the parent keeps its own. Touch nothing else."""

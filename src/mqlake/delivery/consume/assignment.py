@@ -85,7 +85,9 @@ class _NoChanges:
     """Stands in for `Share` if a consumer keeps its own progress: its queues never change hands."""
 
     version = 0
-    epoch = 0
+
+    def epoch_of(self, topic: str) -> int:
+        return 0
 
 
 class Assignment:
@@ -117,7 +119,6 @@ class Assignment:
         self._seen = (-1, 0.0)
         self._markers: dict[str, int] = {}
         """Up to where each topic was deleted when its queues were taken."""
-        self._epoch = self.changes.epoch
         if share is not None:
             share.join(self.member)
 
@@ -127,7 +128,7 @@ class Assignment:
     def holds(self, cursor: Cursor) -> bool:
         """Tell whether this consumer may still move the progress of a queue."""
         return (
-            self.changes.epoch == self._epoch
+            self.changes.epoch_of(cursor.topic) == cursor.epoch
             and self.cursors.get((cursor.topic, cursor.queue_id)) is cursor
             and (self._share is None or self.member.is_in)
         )
@@ -138,10 +139,9 @@ class Assignment:
             return
         share = self._share
         if share is not None and not self.member.is_in:  # evicted: its thread had ended, and others took its queues
-            self._forget()
+            self._forget(lambda _: True)
             share.join(self.member)
-        if self.changes.epoch != self._epoch:
-            self._forget()
+        self._forget(lambda cursor: self.changes.epoch_of(cursor.topic) != cursor.epoch)
         self._forget_deleted()
         self._seen = self.changes.version, self._source.version()
         queues = [(topic, queue_id) for topic in self._wanted for queue_id in self._source.queues_of(topic)]
@@ -171,11 +171,12 @@ class Assignment:
                     self._share.release(self.member, queue)
 
     def _cursor_of(self, topic: str, queue_id: int) -> Cursor:
+        epoch = self.changes.epoch_of(topic)  # before the progress: a reset in between makes this cursor an old one
         offset = self._progress.get(topic, queue_id)
         if offset is None:  # the queue was created after the group started
             offset = self._reading.reader.range_or_empty(topic, queue_id).first_offset
         self._markers.setdefault(topic, self._reading.deleted_topics.ends.get(topic, 0))
-        cursor = Cursor(self._reading.reader, topic, queue_id, self._wanted[topic], offset)
+        cursor = Cursor(self._reading.reader, topic, queue_id, self._wanted[topic], offset, epoch)
         self.move_inside(cursor)
         return cursor
 
@@ -189,23 +190,23 @@ class Assignment:
             return False
         cursor.leave(lost, fail=self._fail_when_lost)
         self.lost.append(lost)
+        with self.settling:
+            if lost.message_count and self.changes.epoch_of(cursor.topic) == cursor.epoch:
+                self._progress.set(cursor.topic, cursor.queue_id, cursor.next)  # told once, not at each start
         return True
 
-    def _forget(self) -> None:
-        """Drop all cursors, so that reading restarts at the group's progress: others may have moved or reset it."""
-        if self._share is not None:
-            for queue in self.cursors:
+    def _forget(self, is_old: Callable[[Cursor], bool]) -> None:
+        """Drop cursors, so that their queues are read from the group's progress: others may have moved or reset it."""
+        for queue in [queue for queue, cursor in self.cursors.items() if is_old(cursor)]:
+            del self.cursors[queue]
+            if self._share is not None:
                 self._share.release(self.member, queue)
-        self.cursors.clear()
-        self.ring = []
-        self._epoch = self.changes.epoch
 
     def forget(self, topic: str) -> None:
         """Drop progress and cursors of a deleted topic. A new topic of this name has other queues."""
         self._progress.forget(topic)
         self._markers.pop(topic, None)
-        for queue in [queue for queue in self.cursors if queue[0] == topic]:
-            del self.cursors[queue]
+        self._forget(lambda cursor: cursor.topic == topic)
         self.ring = [cursor for cursor in self.ring if cursor.topic != topic]
         self._seen = -1, 0.0
 
@@ -221,8 +222,9 @@ class Assignment:
         with self.settling:
             place(self._source, self._progress, list(self._topics), to)
             if self._share is not None:
-                self._share.reset_positions()
-        self._forget()
+                self._share.reset_positions(self._topics)
+        self._forget(lambda _: True)
+        self.ring = []
         self._seen = -1, 0.0
 
     def lag(self) -> int:

@@ -12,6 +12,7 @@ Messages of one queue are delivered in queue order. One thread or task at a time
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 import time
 import weakref
@@ -73,7 +74,7 @@ class Consumer:
         self._idle_s = threading.TIMEOUT_MAX if idle_s is None else idle_s
         self._lock = make_rlock("consumer")
         self._in_flight: set[Cursor] = set()
-        self._turn = 0
+        self._turn = random.randrange(1 << 16)  # consumers that live for a few messages must not all read one queue
         self._closed = False
         forks.guard(self)
         weakref.finalize(self, assignment.depart).atexit = False
@@ -157,7 +158,7 @@ class Consumer:
 
         loop = asyncio.get_running_loop()
         self._require_opener()
-        self._assignment.member.user = asyncio.current_task()
+        self._assignment.member.user = loop
         deadline = time.monotonic() + timeout_s
         while True:
             taken = self._take(limit)
@@ -291,6 +292,16 @@ class Consumer:
         self._source.require_open()
         self._reading.settle()
         return self._assignment.lag()
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether no message of a queue is handed out while an earlier poll's is not committed."""
+        return self._ordered
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, by `close` or with its store."""
+        return self._closed
 
     @property
     def queues(self) -> list[Queue]:

@@ -20,6 +20,7 @@ from mqlake.errors import InvalidConfig, NotPermitted, UnknownGroup, UnknownTopi
 from mqlake.logs.topic_table import require_topic
 from mqlake.message import WAITING_TOPICS
 from mqlake.runtime.locks import make_lock
+from mqlake.store.ports import Writing
 
 DEAD_MS = 1_000
 """Pause between checks for consumers whose thread has ended."""
@@ -166,7 +167,7 @@ class Consumers:
         assert share is not None, "the writer shares a group's progress"
         with share.settling:
             place(self._source, progress, [topic], to)
-            share.reset_positions()
+            share.reset_positions([topic])
         progress.table.sync()
         return self.lag(group, topic)
 
@@ -183,20 +184,20 @@ class Consumers:
             raise NotPermitted(f"topic {topic!r}", "the store itself needs it", "it cannot be deleted")
         if not known and not self._reading.reader.queue_ids(topic):
             raise self._delivery.topics.unknown(topic)
-        if known:
+        writer.shield.run(lambda: self._delete_topic(topic, writer))
+
+    def _delete_topic(self, topic: str, writer: Writing) -> None:
+        if topic in self._delivery.topics:
             self._delivery.topics.delete(topic)
         writer.delete_topic(topic)
         self._delivery.offsets.forget(topic=topic)
         self._delivery.filters.forget(topic=topic)
         for consumer in list(self._open):
             consumer.forget(topic)
-        self._reset_positions()
-        self._delivery.persist()
-
-    def _reset_positions(self) -> None:
         for share in list(self._shares.values()):
             with share.settling:
-                share.reset_positions()
+                share.reset_positions([topic])
+        self._delivery.persist()
 
     def delete_group(self, group: str) -> None:
         """Delete a group: its settings and its progress on every topic."""
@@ -219,7 +220,7 @@ class Consumers:
             self._delivery.housekeeping.add("consumers", self.step)
 
     def step(self, now_ms: int) -> int:
-        """Release the queues of consumers whose thread or task has ended."""
+        """Release the queues of consumers whose thread or event loop has ended."""
         for share in list(self._shares.values()):
             share.evict_dead()
         return now_ms + DEAD_MS if self._shares else NEVER_MS

@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 from mqlake.delivery.consume.filters import Filter
 from mqlake.errors import MessagesLost
+from mqlake.logs.topic_table import LIGHT_OFFSETS, LIGHT_QUEUES
 from mqlake.message import StoredMessage
 from mqlake.store.read import Reader
 
 FETCH_BYTES = 1 << 20
 """One fetch reads at most this much of the log, but at least one message."""
-LIGHT_QUEUES = "INNER_MULTI_DISPATCH"
-LIGHT_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
 _log = logging.getLogger(__name__)
 
 
@@ -39,13 +38,15 @@ class Lost(NamedTuple):
 class Cursor:
     """The position of one consumer in one queue."""
 
-    __slots__ = ("_reader", "committed", "current", "given", "next", "queue_id", "topic", "wanted")
+    __slots__ = ("_reader", "committed", "current", "epoch", "given", "next", "queue_id", "topic", "wanted")
 
-    def __init__(self, reader: Reader, topic: str, queue_id: int, wanted: Filter, offset: int) -> None:
+    def __init__(self, reader: Reader, topic: str, queue_id: int, wanted: Filter, offset: int, epoch: int) -> None:
+        """`epoch`: how often progress on the topic was reset before `offset` was read from it."""
         self._reader = reader
         self.topic = topic
         self.queue_id = queue_id
         self.wanted = wanted
+        self.epoch = epoch
         self.committed = self.given = self.next = offset
         self.current: StoredMessage | None = None
         """The message the caller has now, while a batch is delivered one by one. `given` is updated afterwards."""

@@ -6,7 +6,6 @@ itself is compared, because different tags may share a hash. An SQL expression h
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -39,10 +38,6 @@ class Tags:
         tags = frozenset(part.strip() for part in self.expression.split("||") if part.strip())
         if not tags:
             raise InvalidFilter(self.expression, 0, "no tag between the ||; use * for all messages")
-        for tag in tags:
-            if re.search(r"\s", tag):
-                at = self.expression.index(tag) + len(tag.split()[0])
-                raise InvalidFilter(self.expression, at, "a tag cannot contain spaces; use Sql(...) for expressions")
         object.__setattr__(self, "tags", tags)
         object.__setattr__(self, "codes", array("q", sorted({java_hash(tag) for tag in tags})).tobytes())
 

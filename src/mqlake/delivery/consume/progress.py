@@ -129,7 +129,7 @@ def _offset_at(reader: Reader, topic: str, queue_id: int, start: str | int | dat
     if start == "last":
         return found.end_offset
     if isinstance(start, datetime):
-        return reader.seek_time(topic, queue_id, int(start.timestamp() * 1000))
+        return reader.seek_time(topic, queue_id, start)
     assert isinstance(start, int), "check_start ran before"
     if not found.first_offset <= start <= found.end_offset:
         raise OffsetOutOfRange(f"{topic}, queue {queue_id}", start, found.first_offset, found.end_offset)

@@ -1,8 +1,9 @@
 """Divides the queues of a group among its consumers in the writer's process.
 
 Invariant: a queue has at most one owner. The owner gives it up when all messages it delivered are committed, or when
-the consumer is closed, garbage collected, or the thread or task that used it has ended. So each message is delivered to
-one consumer, unless that one failed.
+the consumer is closed, garbage collected, or the thread or event loop that used it has ended. So each message is
+delivered to one consumer, unless that one failed. The end of a task says nothing: `asyncio.wait_for` makes one for each
+call.
 
 Each of n consumers reads one contiguous block of the queues, as RocketMQ's clients divide them.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from mqlake.errors import InvalidConfig
@@ -29,15 +30,16 @@ class Member:
 
     def __init__(self, subscription: object) -> None:
         self.subscription = subscription
-        self.user: threading.Thread | asyncio.Task[object] | None = None
-        """The thread or task that used the consumer last."""
+        self.user: threading.Thread | asyncio.AbstractEventLoop | None = None
+        """The thread or event loop that used the consumer last."""
         self.is_in = False
 
     def has_ended(self) -> bool:
         user = self.user
         if isinstance(user, threading.Thread):
-            return not user.is_alive()
-        return user is not None and user.done()
+            # Not `is_alive`: after an interrupt, Python 3.11 takes a running thread for one that has ended.
+            return user not in threading.enumerate()
+        return user is not None and user.is_closed()
 
 
 class Share:
@@ -48,8 +50,7 @@ class Share:
         self.group = group
         self.version = 0
         """Grows with every change of members or owners."""
-        self.epoch = 0
-        """Grows when progress is reset. Members then discard their positions."""
+        self._epochs: dict[str, int] = {}
         self._changed = changed
         self.settling = make_lock("share.settling")
         """Held while progress moves: by a commit, which checks the epoch first, and by a reset, which changes it."""
@@ -94,7 +95,7 @@ class Share:
         self._departed.append(member)
 
     def evict_dead(self) -> None:
-        """Remove departed members, and members whose thread or task has ended.
+        """Remove departed members, and members whose thread or event loop has ended.
 
         A group's only member stays: another thread may continue with it.
         """
@@ -126,9 +127,14 @@ class Share:
                 del self._owners[queue]
         self._notify()
 
-    def reset_positions(self) -> None:
-        """Make all members discard their positions, after progress was reset. The caller holds `settling`."""
-        self.epoch += 1
+    def epoch_of(self, topic: str) -> int:
+        """Return a number that grows when progress on a topic is reset. Members then discard their positions in it."""
+        return self._epochs.get(topic, 0)
+
+    def reset_positions(self, topics: Iterable[str]) -> None:
+        """Make all members discard their positions in topics whose progress was reset. The caller holds `settling`."""
+        for topic in topics:
+            self._epochs[topic] = self.epoch_of(topic) + 1
         self._notify()
 
     def _notify(self) -> None:

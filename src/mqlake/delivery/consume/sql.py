@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from mqlake.delivery.consume.sql_values import (
@@ -24,10 +25,10 @@ from mqlake.delivery.consume.sql_values import (
     Node,
     Unfit,
     boolean,
-    both,
     constant,
     either,
     equal,
+    every,
     is_null,
     like,
     member,
@@ -53,6 +54,8 @@ WORDS = frozenset(["NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL",
 ORDERS = (">", ">=", "<", "<=")
 LARGEST_LONG = (1 << 63) - 1
 SMALLEST_DOUBLE = 5e-324
+DEEPEST = 64
+"""Levels of parentheses, signs, NOTs and comparisons of comparisons. Conditions joined by AND or OR are one level."""
 
 
 class Token(NamedTuple):
@@ -104,9 +107,20 @@ class _Parser:
         self._expression = expression
         self._tokens = _tokens(expression)
         self._next = 0
+        self._level = 0
 
     def _wrong(self, reason: str, at: int) -> InvalidFilter:
         return InvalidFilter(self._expression, at, reason)
+
+    def _over(self, node: Node, *parts: Node) -> Node:
+        """Return a node that is made of others; InvalidFilter if it is nested too deeply to be evaluated."""
+        depth = 1 + max(part.depth for part in parts)
+        self._limit(depth, node.at)
+        return replace(node, depth=depth)
+
+    def _limit(self, level: int, at: int) -> None:
+        if level > DEEPEST:
+            raise self._wrong(f"it is nested too deeply; the most is {DEEPEST} levels", at)
 
     @property
     def _token(self) -> Token:
@@ -132,22 +146,28 @@ class _Parser:
 
     def _boolean(self, node: Node) -> Node:
         if node.kind == "property":
-            return boolean(node)
+            return self._over(boolean(node), node)
         if not node.is_boolean:
             raise self._wrong("this value is neither true nor false; compare it with something", node.at)
         return node
 
     def _disjunction(self) -> Node:
-        node = self._conjunction()
+        nodes = [self._conjunction()]
         while self._take("OR"):
-            node = either(self._boolean(node), self._boolean(self._conjunction()))
-        return node
+            nodes.append(self._conjunction())
+        return self._joined(either, nodes)
 
     def _conjunction(self) -> Node:
-        node = self._equality()
+        nodes = [self._equality()]
         while self._take("AND"):
-            node = both(self._boolean(node), self._boolean(self._equality()))
-        return node
+            nodes.append(self._equality())
+        return self._joined(every, nodes)
+
+    def _joined(self, join: Callable[..., Node], nodes: list[Node]) -> Node:
+        if len(nodes) == 1:
+            return nodes[0]
+        conditions = [self._boolean(node) for node in nodes]
+        return self._over(join(*conditions), *conditions)
 
     def _equality(self) -> Node:
         node = self._comparison()
@@ -155,10 +175,11 @@ class _Parser:
             if sign == "IS":
                 negated = self._take("NOT")
                 self._expect("NULL", "NULL")
-                node = negation(is_null(node)) if negated else is_null(node)
+                node = self._over(is_null(node), node)
+                node = self._over(negation(node), node) if negated else node
             else:
                 node = self._equal(node, self._comparison())
-                node = node if sign == "=" else negation(node)
+                node = node if sign == "=" else self._over(negation(node), node)
         return node
 
     def _equal(self, left: Node, right: Node) -> Node:
@@ -167,7 +188,7 @@ class _Parser:
                 raise self._wrong("NULL cannot be compared; use IS NULL", node.at)
         if left.is_constant and right.is_constant and left.is_boolean and not right.is_boolean:
             raise self._wrong("TRUE and FALSE cannot be compared with a number or a string", left.at)
-        return equal(left, right)
+        return self._over(equal(left, right), left, right)
 
     def _comparison(self) -> Node:
         node = self._unary()
@@ -200,10 +221,10 @@ class _Parser:
             self._expect("AND", "AND")
             return self._between(node, low, self._unary(), negated=negated)
         if word == "IN":
-            return member(self._property(node), frozenset(self._texts()), negated=negated)
+            return self._over(member(self._property(node), frozenset(self._texts()), negated=negated), node)
         if word == "LIKE":
             return self._like(node, negated=negated)
-        return searching(word, node, self._text(), negated=negated)
+        return self._over(searching(word, node, self._text(), negated=negated), node)
 
     def _like(self, node: Node, *, negated: bool) -> Node:
         if node.kind not in TEXTS:
@@ -213,22 +234,22 @@ class _Parser:
             at, escape = self._token.at, self._text()
             if len(escape) != 1:
                 raise self._wrong("ESCAPE needs exactly one character", at)
-        return like(node, pattern, escape, negated=negated)
+        return self._over(like(node, pattern, escape, negated=negated), node)
 
     def _ordered(self, sign: str, left: Node, right: Node) -> Node:
         for node in (left, right):
             if node.is_boolean or (node.is_constant and node.kind not in NUMBERS):
                 raise self._wrong(f"{sign} compares numbers and properties only", node.at)
-        return ordering(sign, left, right)
+        return self._over(ordering(sign, left, right), left, right)
 
     def _between(self, node: Node, low: Node, high: Node, *, negated: bool) -> Node:
         below = self._ordered("<" if negated else ">=", node, low)
         above = self._ordered(">" if negated else "<=", node, high)
         if negated:
-            return either(below, above)
+            return self._over(either(below, above), below, above)
         if low.is_constant and high.is_constant and not low.value <= high.value:  # type: ignore[operator]
             raise self._wrong(f"BETWEEN needs the smaller value first: {low.value} is above {high.value}", low.at)
-        return both(below, above)
+        return self._over(every(below, above), below, above)
 
     def _property(self, node: Node) -> Node:
         if node.kind != "property":
@@ -251,6 +272,13 @@ class _Parser:
         return token.text[1:-1].replace("''", "'")
 
     def _unary(self) -> Node:
+        self._level += 1
+        self._limit(self._level, self._token.at)
+        node = self._inner()
+        self._level -= 1
+        return node
+
+    def _inner(self) -> Node:
         at = self._token.at
         sign = self._take("+", "-", "NOT")
         if sign == "+":
@@ -258,7 +286,8 @@ class _Parser:
         if sign == "-":
             return negative(self._unary(), at)
         if sign == "NOT":
-            return negation(self._boolean(self._unary()))
+            node = self._boolean(self._unary())
+            return self._over(negation(node), node)
         if self._take("("):
             node = self._disjunction()
             self._expect(")", ")")

@@ -28,6 +28,8 @@ BLANK = "".join(map(chr, range(33)))
 """The characters that Java's `String.trim` removes."""
 NUMBERS = frozenset({"int", "long", "double"})
 TEXTS = frozenset({"property", "text"})
+LONGEST = 1000
+"""Digits that may be parsed: Python refuses numbers of several thousand. Zeros in other scripts count too."""
 ORDERS: dict[str, Callable[[Any, Any], bool]] = {">": gt, ">=": ge, "<": lt, "<=": le}
 
 
@@ -45,6 +47,8 @@ class Node:
     evaluate: Evaluate
     is_constant: bool = False
     value: Value = None
+    depth: int = 0
+    """How many calls its evaluation takes inside of each other."""
 
     @property
     def is_boolean(self) -> bool:
@@ -84,34 +88,29 @@ def negation(node: Node) -> Node:
     return Node("boolean", node.at, evaluate)
 
 
-def both(left: Node, right: Node) -> Node:
-    first, second = left.evaluate, right.evaluate
+def every(*nodes: Node) -> Node:
+    """Join conditions with AND: false once one of them is, None if one of them is None."""
+    return _joined(nodes, decisive=False)
+
+
+def either(*nodes: Node) -> Node:
+    """Join conditions with OR: true once one of them is, None if one of them is None."""
+    return _joined(nodes, decisive=True)
+
+
+def _joined(nodes: tuple[Node, ...], *, decisive: bool) -> Node:
+    parts = [node.evaluate for node in nodes]
 
     def evaluate(properties: dict[str, str]) -> Value:
-        one = first(properties)
-        if one is False:
-            return False
-        other = second(properties)
-        if other is False:
-            return False
-        return None if one is None or other is None else True
+        is_unknown = False
+        for part in parts:
+            value = part(properties)
+            if value is decisive:
+                return decisive
+            is_unknown |= value is None
+        return None if is_unknown else not decisive
 
-    return Node("boolean", left.at, evaluate)
-
-
-def either(left: Node, right: Node) -> Node:
-    first, second = left.evaluate, right.evaluate
-
-    def evaluate(properties: dict[str, str]) -> Value:
-        one = first(properties)
-        if one:
-            return True
-        other = second(properties)
-        if other:
-            return True
-        return None if one is None or other is None else False
-
-    return Node("boolean", left.at, evaluate)
+    return Node("boolean", nodes[0].at, evaluate)
 
 
 def is_null(node: Node) -> Node:
@@ -148,16 +147,47 @@ def searching(word: str, node: Node, wanted: str, *, negated: bool) -> Node:
 def like(node: Node, pattern: str, escape: str | None, *, negated: bool) -> Node:
     """Evaluate LIKE: % matches any text, _ one character, after `escape` each matches itself; None if missing."""
     inner = node.evaluate
-    wild, letters, parts = {"%": ".*", "_": "."}, iter(pattern), []
-    for letter in letters:
-        parts.append(re.escape(next(letters, letter)) if letter == escape else wild.get(letter) or re.escape(letter))
-    matches = re.compile("".join(parts), re.DOTALL).fullmatch
+    matches = _like_matcher(pattern, escape)
 
     def evaluate(properties: dict[str, str]) -> Value:
         value = inner(properties)
-        return None if value is None else (matches(str(value)) is not None) is not negated
+        return None if value is None else matches(str(value)) is not negated
 
     return Node("boolean", node.at, evaluate)
+
+
+def _like_matcher(pattern: str, escape: str | None) -> Callable[[str], bool]:
+    """Return a function that tells whether a text matches.
+
+    One regular expression with a `.*` for each % would take exponential time for some texts. The parts between them
+    have a fixed length, so the first place where each fits, after the one before it, is always a good one.
+    """
+    parts, sizes, letters = [""], [0], iter(pattern)
+    for letter in letters:
+        if letter == "%" and letter != escape:
+            parts.append("")
+            sizes.append(0)
+            continue
+        is_any = letter == "_" and letter != escape
+        parts[-1] += "." if is_any else re.escape(next(letters, letter) if letter == escape else letter)
+        sizes[-1] += 1
+    first, *middle = [re.compile(part, re.DOTALL) for part in parts]
+    if not middle:
+        return lambda text: first.fullmatch(text) is not None
+    last = middle.pop()
+
+    def matches(text: str) -> bool:
+        if first.match(text) is None:
+            return False
+        at = sizes[0]
+        for part in middle:
+            found = part.search(text, at)
+            if found is None:
+                return False
+            at = found.end()
+        return len(text) - sizes[-1] >= at and last.match(text, len(text) - sizes[-1]) is not None
+
+    return matches
 
 
 def ordering(sign: str, left: Node, right: Node) -> Node:
@@ -227,7 +257,7 @@ def read_long(text: str) -> int:
 
 
 def _read_whole(text: str, limit: int) -> int:
-    if WHOLE.fullmatch(text):
+    if WHOLE.fullmatch(text) and len(text.lstrip("+-0")) < LONGEST:
         number = int(text)
         if -limit <= number < limit:
             return number

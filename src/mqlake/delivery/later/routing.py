@@ -27,22 +27,29 @@ from mqlake.delivery.properties import (
     REAL_TOPIC,
     UNIQUE_KEY,
 )
-from mqlake.delivery.registry.system_topics import SCHEDULE_TOPIC, TIMER_TOPIC
+from mqlake.delivery.registry.system_topics import SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic
 from mqlake.errors import InvalidMessage
+from mqlake.logs.topic_table import LIGHT_QUEUES
 from mqlake.message import Message
 
 DELIVERED_KINDS = (0x0, 0x8)
 """Transaction types (none, committed) of messages that go to a real queue. Messages of other types are not delayed."""
 TIMES = (DELAY_SEC, DELAY_MS, DELIVER_MS)
 """In order of precedence."""
-_OWN_KEY = os.urandom(11).hex().upper()
 _key_numbers = itertools.count()
 
 
 class DelayRouting:
     """Rewrites delayed messages to their holding topic, and calls `on_stored(due_ms)` once each is in the log."""
 
-    def __init__(self, config: StoreConfig, on_stored: Callable[[int], None] = lambda due_ms: None) -> None:
+    def __init__(
+        self,
+        config: StoreConfig,
+        on_stored: Callable[[int], None] = lambda due_ms: None,
+        now_ms: Callable[[], int] | None = None,
+    ) -> None:
+        """`now_ms` is the store's clock; by default the machine's."""
+        self._now_ms = now_ms or _machine_ms
         self._config = config.timer
         self._delays_ms = config.delays_ms
         self._on_stored = on_stored
@@ -50,13 +57,15 @@ class DelayRouting:
     def stored(self, routed: Message) -> None:
         """Report the due time of a rewritten message that is now in the log."""
         if routed.topic == SCHEDULE_TOPIC:
-            self._on_stored(_now_ms() + self._delays_ms[int(routed.properties[DELAY_LEVEL]) - 1])
+            self._on_stored(self._now_ms() + self._delays_ms[int(routed.properties[DELAY_LEVEL]) - 1])
         else:
             self._on_stored(int(routed.properties[OUT_MS]))
 
     def route(self, message: Message, take_turn: Callable[[Message], int]) -> Message:
         """Return the message as it must be stored now. `take_turn` chooses its real queue."""
         properties = message.properties
+        if LIGHT_QUEUES in properties:
+            _refuse_system_topics(properties[LIGHT_QUEUES])
         level = properties.get(DELAY_LEVEL)
         is_timed = DELIVER_MS in properties or DELAY_SEC in properties or DELAY_MS in properties
         if level is None and not is_timed:
@@ -77,7 +86,7 @@ class DelayRouting:
         return waiting
 
     def _put_off_to_time(self, message: Message, take_turn: Callable[[Message], int]) -> Message:
-        now_ms = _now_ms()
+        now_ms = self._now_ms()
         due_ms = self._due(message, now_ms)
         if due_ms <= now_ms:
             if CANCELS in message.properties:
@@ -105,9 +114,26 @@ class DelayRouting:
         return due_ms
 
 
+def _refuse_system_topics(names: str) -> None:
+    """Refuse light queues that are queues of system topics: what is stored there is taken for their own messages."""
+    for name in names.split(","):
+        if is_system_topic(name):
+            raise InvalidMessage(LIGHT_QUEUES, repr(name[:40]), "no topics of the system")
+
+
 def new_key() -> str:
     """Return a unique key in the format of RocketMQ's clients: 32 hex digits, the first 22 random for each process."""
-    return f"{_OWN_KEY}{next(_key_numbers):010X}"
+    return f"{_own_key}{next(_key_numbers):010X}"
+
+
+def _draw_own_key() -> None:
+    global _own_key
+    _own_key = os.urandom(11).hex().upper()
+
+
+_own_key = ""
+_draw_own_key()
+os.register_at_fork(after_in_child=_draw_own_key)  # else parent and child would give the same keys
 
 
 def round_down(due_ms: int, precision_ms: int) -> int:
@@ -145,5 +171,5 @@ def _moved(message: Message, topic: str, queue_id: int, real_queue_id: int) -> M
     )
 
 
-def _now_ms() -> int:
+def _machine_ms() -> int:
     return time.time_ns() // 1_000_000

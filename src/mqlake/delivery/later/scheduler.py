@@ -6,8 +6,6 @@ store holds any. It is called when the next message is due, and shortly after ea
 
 from __future__ import annotations
 
-import time
-
 from mqlake.delivery.housekeeping import NEVER_MS, Housekeeping
 from mqlake.delivery.later.delay import DelayLevels
 from mqlake.delivery.later.deliveries import Deliveries
@@ -58,7 +56,7 @@ class Scheduler:
     def stored(self, due_ms: int) -> None:
         """Wake the scheduler in time for a delayed message that is now in the log. Called by the thread that put it."""
         self._awaited = self._writing.ends.appended
-        wake_ms = min(_now_ms() + LOOK_MS, due_ms)
+        wake_ms = min(self._writing.log.now_ms + LOOK_MS, due_ms)
         if wake_ms < self._wake_ms:
             self._run(wake_ms)
 
@@ -151,7 +149,3 @@ class Scheduler:
                 self._levels.keep(wait=True)
             if self._timer is not None:
                 self._timer.close()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

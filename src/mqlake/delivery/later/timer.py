@@ -10,7 +10,6 @@ processed before all others of that unit, as in RocketMQ. So it survives every c
 
 from __future__ import annotations
 
-import time
 from array import array
 from collections.abc import Callable, Iterator
 
@@ -161,7 +160,7 @@ class Timer:
     def cancel(self, waiting: StoredMessage, put: Callable[[Message], PutReceipt]) -> PutReceipt:
         """Cancel a pending message by putting a cancellation; NotPending if it is too late."""
         with self._lock:  # so that the message is not delivered meanwhile
-            return put(self._cancellation(waiting, time.time_ns() // 1_000_000))
+            return put(self._cancellation(waiting, self._writing.log.now_ms))
 
     def _cancellation(self, waiting: StoredMessage, now_ms: int) -> Message:
         properties = waiting.properties

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-import shutil
 import struct
 import zlib
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from typing import NamedTuple
 
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import sync_directory
-from mqlake.files.small_files import read_small_file, read_whole_file, replace_file
+from mqlake.files.small_files import read_small_file, read_whole_file, remove_folder, replace_file
 
 MAGIC = b"MQTIMER1"
 HEADER = struct.Struct("<8sqqIIIqI")
@@ -139,7 +138,7 @@ class LogSettings(NamedTuple):
 def write_timer_log(layout: Layout, units: memoryview, settings: LogSettings) -> None:
     """Write RocketMQ's timer log; there must be none yet. A crash leaves all of it or none of it."""
     made = layout.scratch / "timerlog"
-    shutil.rmtree(made, ignore_errors=True)
+    remove_folder(made)
     made.mkdir(parents=True)
     step = settings.units_per_file * UNIT.size
     for start in range(0, len(units), step):
@@ -159,8 +158,8 @@ def remove_timer_log(layout: Layout) -> None:
     layout.timer_wheel.unlink(missing_ok=True)
     if layout.timer_log.is_dir():
         aside = layout.scratch / "timerlog.old"
-        shutil.rmtree(aside, ignore_errors=True)
+        remove_folder(aside)
         layout.scratch.mkdir(parents=True, exist_ok=True)
         layout.timer_log.rename(aside)
         sync_directory(layout.root)
-        shutil.rmtree(aside, ignore_errors=True)
+        remove_folder(aside)

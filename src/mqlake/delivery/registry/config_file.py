@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mqlake.codec.config_json import MAX_CONFIG_BYTES, SHAPES, Json, Shape, decode
-from mqlake.errors import BadConfigFile, NotWritten, StoreError
+from mqlake.errors import BadConfigFile, NotWritten, StoreError, is_passing
 from mqlake.files.mapped_file import sync_directory
 from mqlake.files.small_files import read_small_file, replace_file
 from mqlake.runtime.locks import make_lock
@@ -58,6 +58,8 @@ class ConfigFile:
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, StoreError) as error:
+                if is_passing(error):  # it says nothing about the file
+                    raise
                 problems.append(f"{path.name}: {error}")
                 continue
             if path is self.backup and (problems or not self.path.exists()):

@@ -76,12 +76,13 @@ class Halves:
         return min(max(known or 0, found.first_offset), found.end_offset)
 
     def _read(self, topic: str, start: int) -> Iterator[StoredMessage]:
+        """Yield the messages of a queue. A light queue of this name may have put others into it: they are left out."""
         while self._writing.queues.queue_ids(topic):
-            messages = self._writing.reader.read(topic, 0, start, READ_COUNT, MAX_READ_BYTES)
-            if not messages:
+            fetched = self._writing.reader.fetch(topic, 0, start, READ_COUNT, MAX_READ_BYTES)
+            yield from (message for message in fetched.messages if message.topic == topic)
+            if fetched.next_offset <= start:
                 return
-            yield from messages
-            start = messages[-1].queue_offset + 1
+            start = fetched.next_offset
 
     # ---- looking
 
@@ -90,7 +91,8 @@ class Halves:
         if queue_offset in self._by_queue_offset or queue_offset >= self._writing.queues.end_of(HALF_TOPIC, 0):
             return None
         found = self._writing.reader.read(HALF_TOPIC, 0, queue_offset, 1, MAX_READ_BYTES)
-        return half_of(found[0]) if found and found[0].queue_offset == queue_offset else None
+        is_half = found and found[0].topic == HALF_TOPIC and found[0].queue_offset == queue_offset
+        return half_of(found[0]) if is_half else None
 
     def __iter__(self) -> Iterator[Half]:
         return iter(list(self._by_queue_offset.values()))

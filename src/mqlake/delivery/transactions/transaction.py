@@ -38,8 +38,8 @@ from mqlake.delivery.properties import (
 from mqlake.delivery.registry.offsets import ConsumerOffsets
 from mqlake.delivery.registry.system_topics import HALF_TOPIC, UNDECIDED_TOPIC
 from mqlake.delivery.transactions.halves import Half, Halves, kept_of
-from mqlake.errors import InvalidMessage, TransactionEnded, TransactionExpired
-from mqlake.logs.log_writer import LIGHT_QUEUES
+from mqlake.errors import InvalidMessage, NotConfirmed, TransactionEnded, TransactionExpired
+from mqlake.logs.topic_table import LIGHT_QUEUES
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
 from mqlake.runtime.locks import make_rlock
 from mqlake.store.ports import Writing
@@ -118,7 +118,13 @@ class Transactions:
             raise InvalidMessage("timeout_s", repr(timeout_s), "whole seconds, 1 or more, or None")
         return Transaction(self, group, timeout_s)
 
-    def prepare(
+    def prepare(self, message: Message, *, group: str = "") -> PutReceipt:
+        """Store a half message and return its receipt. The message itself is not visible yet."""
+        receipt = self.store_half(message, group=group)
+        self.confirm()
+        return receipt
+
+    def store_half(
         self,
         message: Message,
         transaction_id: str | None = None,
@@ -127,9 +133,10 @@ class Transactions:
         timeout_s: int | None = None,
         is_live: bool = False,
     ) -> PutReceipt:
-        """Store a half message and return its receipt, for `end`. The message itself is not visible yet.
+        """Store a half message without waiting for its durability, and return its receipt.
 
-        With `is_live`, the caller will decide: the check ignores the transaction while this process runs.
+        With `is_live`, the caller will decide: the check ignores the transaction while this process runs. The half
+        message is as durable as a usual put once `confirm` returns.
         """
         self._require_open()
         if message.sys_flag & KIND_MASK:
@@ -168,8 +175,11 @@ class Transactions:
             except BaseException:
                 self._lost.add(expected)
                 raise
-        self._writing.publish()
         return receipt
+
+    def confirm(self) -> None:
+        """Wait until half messages that were stored so far are as durable as a usual put."""
+        self._writing.confirm()
 
     def _find_lost(self) -> None:
         """Find half messages whose put was interrupted after the append: they are in the log and in no table."""
@@ -202,7 +212,10 @@ class Transactions:
         self.decide(half.transaction_id, commit=commit)
 
     def decide(self, transaction_id: str, *, commit: bool, late: bool = False) -> None:
-        """Commit or roll back a transaction; after its own time limit only with `late`."""
+        """Commit or roll back a transaction; after its own time limit only with `late`.
+
+        NotConfirmed: it is decided, but the decision is not known to be as durable as a usual put.
+        """
         self._require_open()
         with self._lock:
             self._find_lost()
@@ -217,7 +230,7 @@ class Transactions:
                 self._commit(halves)
             else:
                 self._halves.end(halves)
-        self._writing.publish()
+        self._writing.confirm()
 
     def resolve(self, transaction_id: str, *, commit: bool) -> None:
         """Commit or roll back an abandoned transaction, even after its time limit."""
@@ -271,6 +284,7 @@ class Transactions:
         return not half.is_live and now_ms - half.born_ms > immunity_ms
 
     def _check(self, transaction_id: str, now_ms: int) -> None:
+        undecided = None
         answer = self._ask(transaction_id)  # without the lock: the check function may be slow, and may call this store
         with self._lock:
             halves = self._halves.of(transaction_id)
@@ -280,6 +294,9 @@ class Transactions:
                 self._halves.end(halves)
             else:
                 self._ask_again_later(halves, now_ms)
+                undecided = self._undecided(transaction_id)
+        if undecided is not None and self._config.ask is not None:
+            self._config.ask(undecided)
 
     def _ask(self, transaction_id: str) -> bool | None:
         with self._lock:
@@ -298,8 +315,9 @@ class Transactions:
 
     def _ask_again_later(self, halves: list[Half], now_ms: int) -> None:
         limit_ms = self._writing.config.retention.reserved_hours * 3_600_000
+        asked_now = self._config.ask is None  # else the producer is asked after this, unless it was often enough
         for half in halves:
-            if half.check_count + 1 >= self._config.check_max or now_ms - half.born_ms > limit_ms:
+            if half.check_count + asked_now >= self._config.check_max or now_ms - half.born_ms > limit_ms:
                 self._give_up(half)
             else:
                 self._append_again(half)
@@ -385,10 +403,11 @@ class Transaction:
     def put(self, message: Message) -> PutReceipt:
         """Store a message in the transaction and return the receipt of its half message. It is not visible yet."""
         self._require_open()
-        receipt = self._transactions.prepare(
+        receipt = self._transactions.store_half(
             message, self.id, group=self._group, timeout_s=self._timeout_s, is_live=True
         )
         self._is_empty = False
+        self._transactions.confirm()
         return receipt
 
     def commit(self) -> None:
@@ -401,9 +420,14 @@ class Transaction:
 
     def _finish(self, *, commit: bool) -> None:
         self._require_open()
+        how = "already committed" if commit else "already rolled back"
         if not self._is_empty or self._transactions.has(self.id):  # its only put may have been interrupted
-            self._transactions.decide(self.id, commit=commit)
-        self._how = "already committed" if commit else "already rolled back"
+            try:
+                self._transactions.decide(self.id, commit=commit)
+            except NotConfirmed:
+                self._how = how
+                raise
+        self._how = how
 
     def _require_open(self) -> None:
         if self._how is not None:

@@ -1,0 +1,363 @@
+"""Damage of the log is undone from another copy, byte for byte, and only by bytes that are proven."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqlake import MessageStore, NotAStore, ReadOnlyStore, check
+from mqlake.files.layout import Layout
+from mqlake.files.names import file_name
+from mqlake.inspect.heal_source import FolderSource
+from mqlake.inspect.repair import repair
+from mqlake.replication.fetch import MasterSource
+from mqlake.replication.frames import ReportReader, heartbeat_frame, transfer_header
+from tests.helpers import LOG_FILE, message, open_bare
+
+COUNT = 600
+
+
+def fill(path: Path, count: int = COUNT, first: int = 0) -> list[int]:
+    with open_bare(path) as store:
+        made = [store.put(message(n, queue_id=0, body=b"%08d" % n * 50)) for n in range(first, first + count)]
+        return [receipt.physical_offset for receipt in made]
+
+
+def flip(path: Path, offset: int, bit: int = 0) -> None:
+    with (path / "commitlog" / file_name(offset - offset % LOG_FILE)).open("r+b") as file:
+        file.seek(offset % LOG_FILE)
+        byte = file.read(1)[0]
+        file.seek(offset % LOG_FILE)
+        file.write(bytes([byte ^ 1 << bit]))
+
+
+def log_of(path: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in sorted((path / "commitlog").iterdir()))
+
+
+def served(store: MessageStore) -> list[int]:
+    return [m.queue_offset for m in store.read("orders", queue_id=0, limit=COUNT, max_bytes=1 << 30)]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    path = tmp_path_factory.mktemp("heal") / "whole"
+    return path, fill(path)
+
+
+@pytest.fixture
+def pair(made: tuple[Path, list[int]], tmp_path: Path) -> tuple[Path, Path, list[int]]:
+    """Return a store, a copy of it, and the physical offsets of their messages."""
+    for name in ("s", "copy"):
+        shutil.copytree(made[0], tmp_path / name)
+    return tmp_path / "s", tmp_path / "copy", made[1]
+
+
+# ---- an open store
+
+
+def test_healing_restores_every_byte_in_headers_and_bodies_and_the_end_of_a_file(
+    pair: tuple[Path, Path, list[int]],
+) -> None:
+    store_path, copy, offsets = pair
+    for at in (offsets[3] + 45, offsets[200] + 100, offsets[300] + 5, 2 * LOG_FILE - 1, offsets[-1] + 50):
+        flip(store_path, at)
+    with open_bare(store_path) as store:
+        report = store.heal(copy)
+        assert report.left == () and report.written_bytes > 0 and report.backup is not None
+        assert store.stats().damage == () and store.stats().seals.broken == ()
+        assert served(store) == list(range(COUNT))
+    assert log_of(store_path) == log_of(copy)
+    assert check(store_path).findings == ()
+
+
+def test_what_was_there_before_is_kept(pair: tuple[Path, Path, list[int]]) -> None:
+    store_path, copy, offsets = pair
+    flip(store_path, offsets[3] + 45)
+    damaged = log_of(store_path)
+    with open_bare(store_path) as store:
+        backup = store.heal(copy).backup
+    assert backup is not None
+    page = offsets[3] + 45 - (offsets[3] + 45) % 4096
+    assert (backup / "ranges").read_bytes() == damaged[page : page + 4096]
+
+
+def test_a_reader_in_another_process_sees_the_healed_message(pair: tuple[Path, Path, list[int]]) -> None:
+    store_path, copy, offsets = pair
+    flip(store_path, offsets[5] + 100)
+    with open_bare(store_path) as store, open_bare(store_path, read_only=True) as reader:
+        assert 5 not in served(reader)
+        store.heal(copy)
+        assert served(reader) == list(range(COUNT))
+
+
+def test_messages_of_a_scar_that_queues_and_index_never_knew_come_back(pair: tuple[Path, Path, list[int]]) -> None:
+    """The scar was there when they were built: a filler holds its queue offset, and its key is in no index."""
+    store_path, copy, offsets = pair
+    flip(store_path, offsets[7] + 5)
+    shutil.rmtree(store_path / "consumequeue")
+    shutil.rmtree(store_path / "index")
+    with open_bare(store_path) as store:
+        assert 7 not in served(store) and store.find("orders", "key-7") == []
+        report = store.heal(copy)
+        assert report.left == () and report.rebuilds_index and report.message_count == 1
+        assert served(store) == list(range(COUNT))
+    with open_bare(store_path) as store:
+        assert store.recovery is not None and store.recovery.reason == "rebuild"
+        assert [m.queue_offset for m in store.find("orders", "key-7")] == [7]
+    assert check(store_path).findings == ()
+
+
+def test_a_scar_without_a_seal_is_healed_by_whole_records_between_equal_bytes(
+    pair: tuple[Path, Path, list[int]],
+) -> None:
+    store_path, copy, offsets = pair
+    shutil.rmtree(store_path / "mqlake/seals")
+    flip(store_path, offsets[7] + 100)
+    flip(store_path, offsets[8] + 100)
+    with open_bare(store_path) as store:
+        report = store.heal(copy)
+        assert report.left == ()
+        assert report.healed == ((offsets[7], offsets[9]),)
+        assert served(store) == list(range(COUNT))
+    assert log_of(store_path) == log_of(copy)
+    assert check(store_path).findings == ()
+
+
+def test_a_source_of_another_log_heals_nothing_and_the_report_says_why(
+    pair: tuple[Path, Path, list[int]], tmp_path: Path
+) -> None:
+    store_path, _, offsets = pair
+    fill(tmp_path / "other", 600)
+    flip(store_path, offsets[3] + 45)
+    shutil.rmtree(store_path / "mqlake/seals" / file_name(2 * LOG_FILE), ignore_errors=True)
+    (store_path / "mqlake/seals" / file_name(2 * LOG_FILE)).unlink()
+    unsealed = next(offset for offset in offsets if offset > 2 * LOG_FILE + 5000)
+    flip(store_path, unsealed + 100)
+    damaged = log_of(store_path)
+    with open_bare(store_path) as store:
+        report = store.heal(tmp_path / "other")
+    assert report.healed == () and len(report.left) == 2
+    assert "do not fit the seal" in report.left[0].reason
+    assert "has other bytes" in report.left[1].reason
+    assert log_of(store_path) == damaged
+
+
+def test_a_source_that_is_damaged_too_or_too_short_is_told(pair: tuple[Path, Path, list[int]]) -> None:
+    store_path, copy, offsets = pair
+    flip(store_path, offsets[3] + 45)
+    flip(store_path, 3 * LOG_FILE + 45)
+    flip(copy, offsets[9] + 50)
+    (copy / "commitlog" / file_name(3 * LOG_FILE)).unlink()
+    with open_bare(store_path) as store:
+        report = store.heal(copy)
+    assert [left.start for left in report.left] == [0, 3 * LOG_FILE]
+    assert "do not fit the seal" in report.left[0].reason
+    assert "does not have the log at" in report.left[1].reason
+
+
+def test_healing_twice_changes_nothing_more(pair: tuple[Path, Path, list[int]]) -> None:
+    store_path, copy, offsets = pair
+    flip(store_path, offsets[3] + 45)
+    with open_bare(store_path) as store:
+        assert len(store.heal(copy).healed) == 1
+        again = store.heal(copy)
+        assert (again.healed, again.left, again.written_bytes) == ((), (), 0)
+
+
+def test_puts_go_on_while_a_store_is_healed(pair: tuple[Path, Path, list[int]]) -> None:
+    store_path, copy, offsets = pair
+    for number in range(0, 500, 50):
+        flip(store_path, offsets[number] + 100)
+    with open_bare(store_path) as store:
+        healer = threading.Thread(target=store.heal, args=(copy,))
+        healer.start()
+        puts = 0
+        while healer.is_alive() or not puts:
+            store.put(message(COUNT + puts, queue_id=0))
+            puts += 1
+        healer.join()
+        store.wait_dispatched()
+        assert store.queues("orders")[0].end_offset == COUNT + puts
+        assert store.stats().damage == ()
+    assert log_of(store_path)[: offsets[-1]] == log_of(copy)[: offsets[-1]]
+    assert check(store_path).holds
+
+
+def test_a_reader_does_not_heal_and_a_wrong_source_is_refused(pair: tuple[Path, Path, list[int]]) -> None:
+    store_path, copy, _ = pair
+    with open_bare(store_path, read_only=True) as store, pytest.raises(ReadOnlyStore):
+        store.heal(copy)
+    with open_bare(store_path) as store, pytest.raises(NotAStore):
+        store.heal(store_path / "nothing")
+
+
+# ---- a closed store
+
+
+@pytest.mark.parametrize("damage", ["bits", "a missing file", "a short file", "zeros", "the last file"])
+def test_repair_from_a_copy_restores_the_log_and_the_store_holds(
+    pair: tuple[Path, Path, list[int]], damage: str
+) -> None:
+    store_path, copy, offsets = pair
+    file = store_path / "commitlog" / file_name(LOG_FILE)
+    if damage == "bits":
+        flip(store_path, offsets[3] + 45)
+        flip(store_path, offsets[200] + 100)
+    elif damage == "a missing file":
+        file.unlink()
+    elif damage == "a short file":
+        os.truncate(file, 1000)
+    elif damage == "zeros":
+        with file.open("r+b") as opened:
+            opened.seek(8192)
+            opened.write(bytes(16384))
+    else:
+        (store_path / "commitlog" / file_name(offsets[-1] - offsets[-1] % LOG_FILE)).unlink()
+    report = repair(store_path, source=FolderSource(copy))
+    assert report.healed is not None and report.healed.left == ()
+    assert {action.what for action in report.actions} == {"heal"}
+    assert log_of(store_path) == log_of(copy)
+    assert report.after.findings == ()
+    with open_bare(store_path) as store:
+        assert served(store) == list(range(COUNT))
+
+
+def test_repair_from_a_copy_leaves_what_it_cannot_heal(pair: tuple[Path, Path, list[int]]) -> None:
+    store_path, copy, offsets = pair
+    flip(store_path, offsets[3] + 100)
+    flip(store_path, offsets[200] + 100)
+    flip(copy, offsets[3] + 101)
+    report = repair(store_path, source=FolderSource(copy))
+    assert report.healed is not None and {left.start for left in report.healed.left} == {0, offsets[3]}
+    assert not report.after.holds
+    with open_bare(store_path) as store:
+        assert served(store) == [n for n in range(COUNT) if n != 3]
+
+
+def test_nothing_is_changed_before_it_is_confirmed(pair: tuple[Path, Path, list[int]]) -> None:
+    store_path, copy, offsets = pair
+    flip(store_path, offsets[3] + 100)
+    damaged = log_of(store_path)
+    report = repair(store_path, source=FolderSource(copy), confirm=lambda before, actions: False)
+    assert not report.done and log_of(store_path) == damaged
+
+
+def test_kill_during_healing_loses_nothing_and_healing_again_finishes(pair: tuple[Path, Path, list[int]]) -> None:
+    store_path, copy, offsets = pair
+    for number in range(0, COUNT, 20):
+        flip(store_path, offsets[number] + (100 if number % 40 else 45))
+    program = textwrap.dedent(f"""
+        import os
+        from mqlake import MessageStore
+        from mqlake.inspect import heal
+        real, count = os.pwrite, 0
+        def pwrite(descriptor, data, offset):
+            global count
+            count += 1
+            if count == int(os.environ["LAST"]):
+                real(descriptor, data[:1000], offset)
+                os.kill(os.getpid(), {signal.SIGKILL})
+            return real(descriptor, data, offset)
+        store = MessageStore.open({str(store_path)!r}, deliver=False)
+        heal.os.pwrite = pwrite
+        store.heal({str(copy)!r})
+    """)
+    for last in (1, 7):
+        done = subprocess.run([sys.executable, "-c", program], env=os.environ | {"LAST": str(last)}, check=False)
+        assert done.returncode == -signal.SIGKILL
+    with open_bare(store_path) as store:
+        assert store.heal(copy).left == ()
+        assert served(store) == list(range(COUNT))
+    assert log_of(store_path) == log_of(copy)
+    assert check(store_path).holds
+
+
+# ---- over RocketMQ's replication
+
+
+class Master:
+    """Sends the bytes of a log to whoever connects like a slave, in transfers of any size."""
+
+    def __init__(self, log: bytes, size: int = 10_000) -> None:
+        self._log, self._size = log, size
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self.requests: list[int] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                self._send(connection)
+
+    def _send(self, connection: socket.socket) -> None:
+        (position,) = ReportReader().feed(connection.recv(8))
+        self.requests.append(position)
+        try:
+            connection.sendall(heartbeat_frame(position))
+            while position < len(self._log):
+                body = self._log[position : position + self._size]
+                connection.sendall(transfer_header(position, len(body)) + body)
+                position += len(body)
+            while True:
+                connection.sendall(heartbeat_frame(position))
+                time.sleep(0.01)
+        except OSError:
+            return
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def master(pair: tuple[Path, Path, list[int]]) -> Iterator[Master]:
+    serving = Master(log_of(pair[1]))
+    yield serving
+    serving.close()
+
+
+def test_a_master_heals_a_store_from_its_first_byte_on(pair: tuple[Path, Path, list[int]], master: Master) -> None:
+    store_path, copy, offsets = pair
+    for at in (45, offsets[200] + 100, offsets[400] + 5):
+        flip(store_path, at)
+    with open_bare(store_path) as store:
+        assert store.heal(f"127.0.0.1:{master.port}").left == ()
+    assert log_of(store_path) == log_of(copy)
+    assert check(store_path).findings == ()
+    assert 0 not in master.requests, "a master takes 0 for its newest file"
+
+
+def test_a_master_that_lacks_the_range_or_is_away_is_told(pair: tuple[Path, Path, list[int]]) -> None:
+    store_path, copy, offsets = pair
+    flip(store_path, offsets[-1] + 45)
+    short = Master(log_of(copy)[: offsets[-1]])
+    with open_bare(store_path) as store:
+        (left,) = store.heal(f"127.0.0.1:{short.port}").left
+        assert "it has no log at" in left.reason
+        short.close()
+        (left,) = store.heal("127.0.0.1:1").left
+        assert "no answer" in left.reason
+
+
+def test_a_range_over_many_transfers_arrives_whole(pair: tuple[Path, Path, list[int]], master: Master) -> None:
+    log = log_of(pair[1])
+    source = MasterSource("127.0.0.1", master.port)
+    for start, end in ((0, 5), (0, 65536), (1, 70_001), (9_999, 20_001), (len(log) - 3, len(log))):
+        assert source.read(start, end) == log[start:end]
+    assert Layout(pair[0]).seals.is_dir()
