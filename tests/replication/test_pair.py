@@ -1,0 +1,124 @@
+"""Two brokers of mqlake, master and slave: what was confirmed survives the loss of the master."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mqlake import Message, MessageStore
+from mqlake.client import Producer
+from mqlake.client.sending import SendStatus
+from mqlake.errors import MasterAlive, RemoteError, StoreLocked
+from mqlake.replication.promotion import promote
+from tests.replication.served import ServedBroker
+from tests.replication.slaves import until
+
+
+class Load:
+    """Sends from several threads until it is stopped; `confirmed` has what was answered OK."""
+
+    def __init__(self, name_server: str, name: str, threads: int = 4) -> None:
+        self.confirmed: list[bytes] = []
+        self._stopping = False
+        self._threads = [
+            threading.Thread(target=self._send, args=(name_server, f"{name}-{number}"), daemon=True)
+            for number in range(threads)
+        ]
+        for each in self._threads:
+            each.start()
+
+    def _send(self, name_server: str, name: str) -> None:
+        number = 0
+        with Producer(name_server, group=name) as producer:
+            while not self._stopping:
+                body = f"{name}-{number}".encode()
+                number += 1
+                try:
+                    receipt = producer.send(Message("orders", body), timeout_s=2)
+                except RemoteError:
+                    continue
+                if receipt.status is SendStatus.OK:
+                    self.confirmed.append(body)
+
+    def stop(self) -> None:
+        self._stopping = True
+        for each in self._threads:
+            each.join(60)
+
+
+def attached(master: ServedBroker) -> bool:
+    with MessageStore.open(master.directory, read_only=True) as store:
+        return any(each.in_sync for each in store.stats().slaves)
+
+
+def lose_the_master(master_path: Path, slave_path: Path, name: str, seconds: float) -> list[bytes]:
+    """Run a pair under load, kill the master, promote the slave; return what was confirmed."""
+    with ServedBroker(master_path, "--role", "sync-master", "--ha-listen", "127.0.0.1:0") as master:
+        at = "{}:{}".format(*master.ready().slaves)
+        options = ("--role", "slave", "--master", at, "--master-broker", master.addresses["broker"])
+        with ServedBroker(slave_path, *options) as slave:
+            slave.ready()
+            until(lambda: attached(master), "the slave to follow")
+            with pytest.raises(StoreLocked):
+                promote(slave_path, ["127.0.0.1:1"])  # the slave still runs
+            load = Load(master.name_server, name)
+            until(lambda: len(load.confirmed) > 50, "messages")
+            time.sleep(seconds)
+            with pytest.raises(MasterAlive):
+                promote(slave_path, [at, master.addresses["broker"]])
+            master.kill()
+            load.stop()
+            slave.stop()
+    promoted = promote(slave_path, [at, master.addresses["broker"]])
+    assert promoted.start_offset > 0
+    return load.confirmed
+
+
+def bodies(path: Path) -> set[bytes]:
+    with MessageStore.open(path, read_only=True) as store:
+        return {
+            each.body
+            for queue in store.queues("orders")
+            for start in range(queue.first_offset, queue.end_offset, 1000)
+            for each in store.read("orders", queue_id=queue.queue_id, start=start, limit=1000)
+        }
+
+
+def test_what_a_sync_master_confirmed_survives_its_kill_on_the_promoted_slave(tmp_path: Path) -> None:
+    confirmed = lose_the_master(tmp_path / "a", tmp_path / "b", "first", 0.5)
+    missing = set(confirmed) - bodies(tmp_path / "b")
+    assert not missing, f"{len(missing)} of {len(confirmed)} confirmed messages are gone"
+    with ServedBroker(tmp_path / "b", "--role", "async-master", "--ha-listen", "127.0.0.1:0") as served:
+        with Producer(served.ready().name_server, group="later") as producer:
+            assert producer.send(Message("orders", b"after")).status is SendStatus.OK
+        served.stop()
+    assert b"after" in bodies(tmp_path / "b")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_what_was_confirmed_survives_many_losses_of_the_master(tmp_path: Path) -> None:
+    """Each promoted store is the next master; its slave begins anew, and has everything that was ever confirmed."""
+    confirmed: list[bytes] = []
+    for number in range(12):
+        confirmed += lose_the_master(tmp_path / str(number), tmp_path / str(number + 1), f"r{number}", 1 + number % 3)
+        missing = set(confirmed) - bodies(tmp_path / str(number + 1))
+        assert not missing, f"round {number}: {len(missing)} of {len(confirmed)} confirmed messages are gone"
+
+
+def test_promote_says_what_it_did_and_refuses_while_the_master_lives(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store") as store:
+        store.put(Message("orders", b"x"))
+    with ServedBroker(tmp_path / "other", "--role", "async-master", "--ha-listen", "127.0.0.1:0") as alive:
+        at = "{}:{}".format(*alive.ready().slaves)
+        command = [sys.executable, "-m", "mqlake", "promote", str(tmp_path / "store"), "--master", at]
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert refused.returncode != 0 and "still accepts connections; stop it first" in refused.stderr
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "promoted: epoch 1" in done.stdout
+    assert promote(tmp_path / "store", [at]).epoch == 2
