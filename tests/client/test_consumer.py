@@ -1,0 +1,308 @@
+"""What a consumer promises, against mqlake's broker and real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from mqlake import Message, Sql
+from mqlake.client import Admin, AsyncConsumer, Consumer, Producer
+from mqlake.delivery.consume.progress import Start
+from mqlake.errors import InvalidConfig, NotConnected, NotPermitted, RequestRefused
+from tests.client.conftest import put, take, until
+from tests.clients.endpoints import Endpoint
+
+
+def bodies_of(consumer: Consumer, count: int) -> list[bytes]:
+    return sorted(message.body for message in take(consumer, count))
+
+
+def test_an_iteration_delivers_everything_once_and_ends_when_idle(
+    at: str, topic: str, group: str, producer: Producer
+) -> None:
+    bodies = put(producer, topic, 100)
+    with Consumer(at, group, topic, idle_s=2.0) as consumer:
+        assert sorted(message.body for message in consumer) == sorted(bodies)
+    with Consumer(at, group, topic, idle_s=1.0) as consumer:
+        assert list(consumer) == [], "all of it is committed"
+
+
+def test_an_asyncio_program_consumes(at: str, topic: str, group: str, producer: Producer) -> None:
+    bodies = put(producer, topic, 30)
+
+    async def main() -> list[bytes]:
+        async with AsyncConsumer(at, group, topic, idle_s=2.0) as consumer:
+            return [message.body async for message in consumer]
+
+    assert sorted(asyncio.run(main())) == sorted(bodies)
+
+
+def test_a_message_arrives_while_a_poll_waits(at: str, topic: str, group: str, producer: Producer) -> None:
+    producer.send(Message(topic, b"before"))
+    with Consumer(at, group, topic) as consumer:
+        take(consumer, 1)
+        timer = threading.Timer(0.3, lambda: producer.send(Message(topic, b"meanwhile")))
+        timer.start()
+        assert [message.body for message in consumer.poll(60.0)] == [b"meanwhile"]
+        timer.join()
+
+
+def test_what_was_not_committed_is_delivered_again(at: str, topic: str, group: str, producer: Producer) -> None:
+    for number in range(10):
+        producer.send(Message(topic, b"%d" % number, queue_id=0))
+    with Consumer(at, group, topic, auto_commit=False) as consumer:
+        found = take(consumer, 10)
+        consumer.commit(found[3], durable=True)
+    with Admin(at) as admin:
+        assert [lag.message_count for lag in admin.lag(group, topic) if lag.queue_id == 0] == [6]
+    with Consumer(at, group, topic) as consumer:
+        assert [int(message.body) for message in take(consumer, 6)] == [4, 5, 6, 7, 8, 9]
+
+
+def test_an_error_leaves_the_current_message_uncommitted(at: str, topic: str, group: str, producer: Producer) -> None:
+    for number in range(10):
+        producer.send(Message(topic, b"%d" % number, queue_id=0))
+    with pytest.raises(ZeroDivisionError), Consumer(at, group, topic) as consumer:
+        for message in consumer:
+            if message.body == b"4":
+                _ = 1 / 0
+    with Consumer(at, group, topic) as consumer:
+        assert [int(message.body) for message in take(consumer, 6)] == [4, 5, 6, 7, 8, 9]
+
+
+def test_a_loop_that_is_left_and_entered_again_misses_nothing(
+    at: str, topic: str, group: str, producer: Producer
+) -> None:
+    for number in range(20):
+        producer.send(Message(topic, b"%d" % number, queue_id=2))
+    found = []
+    with Consumer(at, group, topic, idle_s=2.0) as consumer:
+        for message in consumer:
+            found.append(int(message.body))
+            if len(found) % 3 == 0:
+                break
+        for message in consumer:
+            found.append(int(message.body))
+    assert found == list(range(20))
+
+
+# ---- filters
+
+
+def test_tags_select(at: str, topic: str, group: str, producer: Producer) -> None:
+    for number in range(30):
+        producer.send(Message(topic, b"%d" % number, tags=("a", "b", "c")[number % 3]))
+    with Consumer(at, group, topic, filter="a || c") as consumer:
+        assert bodies_of(consumer, 20) == sorted(b"%d" % number for number in range(30) if number % 3 != 1)
+        assert consumer.poll(0.5) == []
+
+
+def test_tags_with_the_same_hash_are_told_apart(at: str, topic: str, group: str, producer: Producer) -> None:
+    """`Aa` and `BB` have the same hash in Java: the broker gives both, the consumer compares the tags."""
+    for tag in ("Aa", "BB", "Aa"):
+        producer.send(Message(topic, tag.encode(), tags=tag))
+    with Consumer(at, group, topic, filter="Aa") as consumer:
+        assert bodies_of(consumer, 2) == [b"Aa", b"Aa"]
+        assert consumer.poll(0.5) == []
+
+
+def test_sql_selects_by_properties(at: str, topic: str, group: str, producer: Producer) -> None:
+    for number in range(20):
+        producer.send(Message(topic, b"%d" % number, properties={"amount": str(number)}))
+    with Consumer(at, group, topic, filter=Sql("amount > 14 AND amount <= 18")) as consumer:
+        assert bodies_of(consumer, 4) == [b"15", b"16", b"17", b"18"]
+
+
+def test_filtered_messages_count_as_processed(at: str, topic: str, group: str, producer: Producer) -> None:
+    put(producer, topic, 40, tags="other")
+    producer.send(Message(topic, b"mine", tags="mine"))
+    with Consumer(at, group, topic, filter="mine") as consumer, Admin(at) as admin:
+        take(consumer, 1)
+        consumer.commit()
+
+        def is_done() -> bool:
+            consumer.commit(durable=True)
+            return sum(lag.message_count for lag in admin.lag(group, topic)) == 0
+
+        until(is_done)
+
+
+# ---- retries
+
+
+def test_a_failed_message_comes_again_and_ends_as_a_dead_letter(
+    at: str, topic: str, group: str, producer: Producer
+) -> None:
+    with Admin(at) as admin:
+        admin.create_group(group, max_retry_count=2)
+        with Consumer(at, group, topic) as consumer:
+            producer.send(Message(topic, b"bad", keys=["17"]))
+            times = []
+            for _ in range(3):
+                (message,) = take(consumer, 1)
+                times.append(message.reconsume_times)
+                assert (message.body, message.keys) == (b"bad", ["17"])
+                consumer.fail(message, level=1)
+            assert times == [0, 1, 2]
+            until(lambda: f"%DLQ%{group}" in admin.topics())
+            (dead,) = until(lambda: admin.read(f"%DLQ%{group}"))
+            assert dead.body == b"bad"
+
+
+def test_a_message_can_be_made_a_dead_letter_at_once(at: str, topic: str, group: str, producer: Producer) -> None:
+    with Admin(at) as admin, Consumer(at, group, topic) as consumer:
+        producer.send(Message(topic, b"worse"))
+        (message,) = take(consumer, 1)
+        consumer.fail(message, level=-1)
+        until(lambda: f"%DLQ%{group}" in admin.topics())
+        (dead,) = until(lambda: admin.read(f"%DLQ%{group}"))
+        assert dead.body == b"worse"
+
+
+# ---- start
+
+
+def test_a_new_group_starts_where_it_is_told(
+    endpoint: Endpoint, at: str, topic: str, group: str, producer: Producer
+) -> None:
+    early = [producer.send(Message(topic, b"early", queue_id=0)) for _ in range(5)]
+    with Admin(at) as admin:
+        until(lambda: len(admin.read(topic)) == 5)
+        between_ms = admin.read(topic)[-1].store_timestamp + 1
+        until(lambda: time.time_ns() // 1_000_000 > between_ms)
+        producer.send(Message(topic, b"late", queue_id=0))
+        until(lambda: len(admin.read(topic)) == 6)
+    assert early[-1].queue_offset == 4
+    at_time = datetime.fromtimestamp(between_ms / 1000, UTC)
+    starts: list[tuple[Start, int]] = [("first", 6), (at_time, 1), (4, 2), ({0: 3}, 3)]
+    if endpoint.kind == "rocketmq-4.9":
+        starts.remove((at_time, 1))  # it finds the message that is nearest, before the time or after it
+    for number, (start, expected) in enumerate(starts):
+        with Consumer(at, f"{group}-{number}", topic, start=start) as consumer:
+            assert len(take(consumer, expected)) == expected
+            assert consumer.poll(0.5) == []
+    with pytest.raises(InvalidConfig, match="start"):
+        Consumer(at, group, topic, start="middle")
+
+
+def test_a_group_that_starts_last_gets_only_what_comes_later(
+    at: str, topic: str, group: str, producer: Producer
+) -> None:
+    put(producer, topic, 10)
+    with Consumer(at, group, topic, start="last") as consumer:
+        until(lambda: len(consumer.queues) == 5)
+        assert consumer.poll(1.0) == []
+        producer.send(Message(topic, b"later"))
+        assert bodies_of(consumer, 1) == [b"later"]
+
+
+# ---- broadcast
+
+
+def test_consumers_with_their_own_progress_each_get_everything(
+    at: str, topic: str, group: str, producer: Producer, tmp_path: Path
+) -> None:
+    bodies = sorted(put(producer, topic, 20))
+    with Consumer(at, group, topic, progress="memory") as one, Consumer(at, group, topic, progress="memory") as two:
+        found = take(one, 20)
+        assert sorted(message.body for message in found) == bodies_of(two, 20) == bodies
+        with pytest.raises(NotPermitted, match="retry topic"):
+            one.fail(found[0])
+    file = tmp_path / "progress.json"
+    with Consumer(at, group, topic, progress=file) as consumer:
+        assert bodies_of(consumer, 20) == bodies
+        with pytest.raises(NotPermitted, match="another consumer"):
+            Consumer(at, group, topic, progress=file)
+    producer.send(Message(topic, b"after"))
+    with Consumer(at, group, topic, progress=file) as consumer:
+        assert bodies_of(consumer, 1) == [b"after"]
+
+
+# ---- order
+
+
+def test_an_ordered_consumer_gets_the_next_only_after_a_commit(
+    at: str, topic: str, group: str, producer: Producer
+) -> None:
+    for number in range(6):
+        producer.send(Message(topic, b"%d" % number, queue_id=1))
+    with Consumer(at, group, topic, ordered=True, auto_commit=False) as consumer:
+        found = []
+        for _ in range(6):
+            (message,) = until(lambda: consumer.poll(1.0, limit=1))
+            found.append(int(message.body))
+            assert consumer.poll(0.05) == []
+            consumer.commit(message)
+    assert found == list(range(6))
+
+
+def test_queues_of_an_ordered_group_have_one_reader_at_a_time(
+    at: str, topic: str, group: str, producer: Producer
+) -> None:
+    with Consumer(at, group, topic, ordered=True) as one:
+        until(lambda: len([queue for queue in one.queues if queue.topic == topic]) == 4)
+        with Consumer(at, group, topic, ordered=True) as two:
+
+            def shared() -> bool:
+                one.poll(0.02), two.poll(0.02)
+                mine, its = set(one.queues), set(two.queues)
+                assert not mine & its
+                return len([queue for queue in mine | its if queue.topic == topic]) == 4 and len(its) >= 2
+
+            until(shared)
+
+
+# ---- resets
+
+
+def test_a_connected_consumer_continues_where_its_group_is_reset_to(
+    endpoint: Endpoint, at: str, topic: str, group: str, producer: Producer
+) -> None:
+    for number in range(10):
+        producer.send(Message(topic, b"%d" % number, queue_id=0))
+    with Consumer(at, group, topic) as consumer, Admin(at) as admin:
+        take(consumer, 10)
+        consumer.commit(durable=True)
+        if endpoint.kind == "rocketmq-4.9":
+            with pytest.raises(NotPermitted, match="by time only"):
+                admin.reset(group, topic, 7)
+        else:
+            admin.reset(group, topic, {0: 7, 1: 0, 2: 0, 3: 0})
+            assert [int(message.body) for message in take(consumer, 3)] == [7, 8, 9]
+        admin.reset(group, topic, "first")
+        assert [int(message.body) for message in take(consumer, 10)] == list(range(10))
+    with Admin(at) as admin:
+        assert admin.reset(group, topic, "first")[0] == 0
+        with Consumer(at, group, topic) as consumer:
+            assert [int(message.body) for message in take(consumer, 10)] == list(range(10))
+
+
+# ---- errors
+
+
+def test_a_filter_that_the_broker_cannot_read_is_refused_at_the_start(at: str, topic: str, group: str) -> None:
+    wanted = Sql("a > 5")
+    object.__setattr__(wanted, "expression", "a >> 5")
+    with pytest.raises(RequestRefused):
+        Consumer(at, group, topic, filter=wanted)
+
+
+def test_a_name_server_that_is_not_there_is_an_error(group: str) -> None:
+    with pytest.raises(NotConnected):
+        Consumer("127.0.0.1:1", group, "T")
+
+
+def test_a_closed_consumer_refuses_calls_and_ends_its_iteration(at: str, topic: str, group: str) -> None:
+    consumer = Consumer(at, group, topic)
+    closer = threading.Timer(0.3, consumer.close)
+    closer.start()
+    assert list(consumer) == []
+    closer.join()
+    with pytest.raises(NotPermitted, match="closed"):
+        consumer.poll()
+    consumer.close()
