@@ -48,7 +48,7 @@ public final class Bench {
             case "put" -> PutBench.run(directory, options, "ASYNC", 0, line);
             case "putsync" -> PutBench.run(directory, options, "SYNC", 0, line);
             case "putbatch" -> PutBench.run(directory, options, "ASYNC", options.integer("batch", 32), line);
-            case "read", "query", "queryDecoded", "time" -> ReadBench.run(args[0], directory, options, line);
+            case "read", "readDecoded", "query", "queryDecoded", "time" -> ReadBench.run(args[0], directory, options, line);
             case "open" -> OpenBench.run(directory, options, line);
             default -> throw new IllegalArgumentException("unknown workload " + args[0]);
         }

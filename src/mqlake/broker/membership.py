@@ -1,0 +1,199 @@
+"""Who is connected: clients, the groups they belong to, what they subscribe to.
+
+A client is known by its heart beats. If the members of a consumer group change, or what they subscribe to, every
+member is told to rebalance. A connection that closes takes its clients with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mqlake.broker.connection import Connection
+from mqlake.broker.refusals import Refusal
+from mqlake.delivery.consume.filters import SQL, TAG, Filter, Sql, Tags
+from mqlake.errors import InvalidFilter
+from mqlake.kernel import Command
+from mqlake.remoting.bodies import ConsumerData, Heartbeat, Subscription, read_json, write_json
+from mqlake.remoting.codes import RequestCode, ResponseCode
+from mqlake.remoting.command import response
+from mqlake.remoting.headers import GroupHeader, UnregisterHeader
+
+if TYPE_CHECKING:
+    from mqlake.broker.server import Broker, Handler
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """The connected members of one consumer group."""
+
+    name: str
+    members: dict[str, Connection] = field(default_factory=dict)
+    """By client id."""
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    """By topic."""
+    filters: dict[str, Filter] = field(default_factory=dict)
+    consume_type: str = ""
+    message_model: str = ""
+    consume_from: str = ""
+
+    def update(self, client_id: str, connection: Connection, data: ConsumerData, *, keep: bool) -> bool:
+        """Take a member's heart beat; return whether members or subscriptions changed. `keep` forgets no topic."""
+        changed = self.members.get(client_id) is not connection
+        self.members[client_id] = connection
+        self.consume_type, self.message_model = data.consume_type, data.message_model
+        self.consume_from = data.consume_from
+        for wanted in data.subscriptions:
+            known = self.subscriptions.get(wanted.topic)
+            if known is None or known.version < wanted.version:
+                changed = changed or known is None or known.expression != wanted.expression
+                self.subscriptions[wanted.topic] = wanted
+                self.filters.pop(wanted.topic, None)
+        if not keep:
+            for gone in self.subscriptions.keys() - {wanted.topic for wanted in data.subscriptions}:
+                del self.subscriptions[gone]
+                self.filters.pop(gone, None)
+                changed = True
+        return changed
+
+    def filter_of(self, topic: str) -> Filter:
+        """Return the filter of the group's subscription; InvalidFilter if its expression does not parse."""
+        found = self.filters.get(topic)
+        if found is None:
+            wanted = self.subscriptions[topic]
+            found = self.filters[topic] = make_filter(wanted.expression, wanted.expression_type)
+        return found
+
+
+def make_filter(expression: str | None, kind: str | None) -> Filter:
+    """Return the filter of an expression as clients write it."""
+    if kind in (None, "", TAG):
+        return Tags(expression or "*")
+    if kind == SQL:
+        return Sql(expression or "")
+    raise InvalidFilter(expression or "", 0, f"an expression of type {kind}; known are {TAG} and {SQL}")
+
+
+class Members:
+    """All connected clients by their groups."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.producers: dict[str, dict[str, Connection]] = {}
+        """By group and client id."""
+        self.consumers: dict[str, ConsumerGroup] = {}
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.HEART_BEAT: self._heart_beat,
+            RequestCode.UNREGISTER_CLIENT: self._unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._list,
+            RequestCode.CHECK_CLIENT_CONFIG: self._check,
+        }
+
+    # ---- heart beats
+
+    def _heart_beat(self, connection: Connection, command: Command) -> Command:
+        beat = Heartbeat.decode(command.body)
+        connection.language, connection.version = command.language, command.version
+        for group in beat.producer_groups:
+            self.producers.setdefault(group, {})[beat.client_id] = connection
+        for data in beat.consumers:
+            self._join(beat, data, connection)
+        return response(command, fields={"IS_SUB_CHANGE": "true", "IS_SUPPORT_HEART_BEAT_V2": "true"})
+
+    def _join(self, beat: Heartbeat, data: ConsumerData, connection: Connection) -> None:
+        broker = self._broker
+        broker.delivery.know_group(data.group)
+        broker.parts.topics.retry_topic(data.group)
+        group = self.consumers.setdefault(data.group, ConsumerGroup(data.group))
+        if group.update(beat.client_id, connection, data, keep=beat.without_subscriptions):
+            self._note_filters(group)
+            self._tell(group)
+
+    def _note_filters(self, group: ConsumerGroup) -> None:
+        """Record SQL filters, so that a RocketMQ broker on this store finds them."""
+        for topic, wanted in group.subscriptions.items():
+            if wanted.expression_type == SQL:
+                try:
+                    self._broker.delivery.filters.note(topic, group.name, group.filter_of(topic))
+                except InvalidFilter:
+                    continue  # its pulls are refused, with the reason
+
+    def _tell(self, group: ConsumerGroup) -> None:
+        known = self._broker.delivery.groups.find(group.name)
+        if known is not None and known.more.get("notifyConsumerIdsChangedEnable") is False:
+            return
+        for connection in set(group.members.values()):
+            connection.notify(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, GroupHeader(group.name).write())
+
+    # ---- leaving
+
+    def _unregister(self, connection: Connection, command: Command) -> Command:
+        header = UnregisterHeader.read(command.fields)
+        if header.producer_group:
+            self._leave_producers(header.producer_group, header.client_id)
+        if header.consumer_group:
+            self._leave_consumers(header.consumer_group, header.client_id)
+        return response(command)
+
+    def _leave_producers(self, group: str, client_id: str) -> None:
+        members = self.producers.get(group, {})
+        members.pop(client_id, None)
+        if not members:
+            self.producers.pop(group, None)
+
+    def _leave_consumers(self, name: str, client_id: str) -> None:
+        group = self.consumers.get(name)
+        if group is None or group.members.pop(client_id, None) is None:
+            return
+        if group.members:
+            self._tell(group)
+        else:
+            del self.consumers[name]
+            for topic, wanted in group.subscriptions.items():
+                if wanted.expression_type == SQL:
+                    self._broker.delivery.filters.end(topic, name)
+
+    def disconnected(self, connection: Connection) -> None:
+        """A closed connection takes its clients out of their groups."""
+        for name, members in list(self.producers.items()):
+            for client_id in [each for each, at in members.items() if at is connection]:
+                self._leave_producers(name, client_id)
+        for name, group in list(self.consumers.items()):
+            for client_id in [each for each, at in group.members.items() if at is connection]:
+                self._leave_consumers(name, client_id)
+
+    # ---- questions
+
+    def _list(self, connection: Connection, command: Command) -> Command:
+        name = GroupHeader.read(command.fields).consumer_group
+        group = self.consumers.get(name)
+        if group is None or not group.members:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
+        return response(command, body=write_json({"consumerIdList": list(group.members)}))
+
+    def _check(self, connection: Connection, command: Command) -> Command:
+        """Check a subscription before its consumer starts."""
+        body: Any = read_json(command.body)
+        wanted = Subscription.from_json(body.get("subscriptionData") if isinstance(body, dict) else None)
+        if wanted.expression_type != TAG and not self._broker.settings.property_filter:
+            raise no_sql(wanted.expression_type)
+        make_filter(wanted.expression, wanted.expression_type)
+        return response(command)
+
+    def producer(self, group: str) -> Connection | None:
+        """Return the connection of some member of a producer group."""
+        members = self.producers.get(group)
+        return next((each for each in members.values() if each.is_open), None) if members else None
+
+    def client(self, client_id: str) -> Connection | None:
+        """Return the connection of a producer by its client id."""
+        for members in self.producers.values():
+            if client_id in members:
+                return members[client_id]
+        return None
+
+
+def no_sql(kind: str) -> Refusal:
+    return Refusal(ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}")

@@ -1,0 +1,207 @@
+"""Topics over the wire: created by a first message or by a request, changed, deleted, listed.
+
+A topic that is created by its first message gets its settings from the topic that the producer names as template,
+normally TBW102, if that one may be inherited from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mqlake.broker.connection import Connection
+from mqlake.broker.refusals import Refusal, no_topic
+from mqlake.broker.settings import AUTO_CREATE_KEY
+from mqlake.broker.versions import TableVersion
+from mqlake.config import Role
+from mqlake.delivery.registry.system_topics import (
+    HALF_TOPIC,
+    OP_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    UNDECIDED_TOPIC,
+    is_system_topic,
+)
+from mqlake.delivery.registry.topics import Permission, Topic
+from mqlake.errors import BadRequest, InvalidMessage
+from mqlake.kernel import Command
+from mqlake.logs.topic_table import LIGHT_PREFIX, require_topic
+from mqlake.remoting.bodies import read_json, write_json
+from mqlake.remoting.codes import RequestCode, ResponseCode
+from mqlake.remoting.command import response
+from mqlake.remoting.headers import CreateTopicHeader, TopicHeader
+
+if TYPE_CHECKING:
+    from mqlake.broker.server import Broker, Handler
+
+READ_WRITE = Permission.READ | Permission.WRITE
+TEMPLATE_QUEUES = 8
+NOT_FOR_SENDING = frozenset(
+    {SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, UNDECIDED_TOPIC, TIMER_TOPIC, "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
+)
+"""System topics that no client may send to."""
+
+
+class TopicRequests:
+    """The registry of topics as clients see it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._delivery = broker.delivery
+        self.table = broker.delivery.topics
+        self._version = TableVersion()
+        self.system = self._system_topics()
+        for topic in self.system.values():
+            self.table.note(topic)
+        if broker.store.config.replication.role is not Role.SLAVE:
+            self._note_stored()
+        self._delivery.keep()
+
+    def handlers(self) -> dict[int, Handler]:
+        blocking = self._broker.blocking
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: blocking(self._create),
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: blocking(self._create_list),
+            RequestCode.DELETE_TOPIC_IN_BROKER: blocking(self._delete),
+            RequestCode.GET_ALL_TOPIC_CONFIG: self._all,
+            RequestCode.GET_TOPIC_CONFIG: self._one,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._system_list,
+        }
+
+    def _system_topics(self) -> dict[str, Topic]:
+        """Return the topics that a RocketMQ broker has from the start."""
+        settings = self._broker.settings
+        levels = len(self._broker.store.config.delays_ms)
+        template = READ_WRITE | (Permission.INHERIT if self._delivery.config.auto_create_topics else Permission(0))
+        counts = {
+            "SELF_TEST_TOPIC": 1,
+            "BenchmarkTest": 1024,
+            "OFFSET_MOVED_EVENT": 1,
+            SCHEDULE_TOPIC: levels,
+            HALF_TOPIC: 1,
+            OP_TOPIC: 1,
+            UNDECIDED_TOPIC: 1,
+            TIMER_TOPIC: 1,
+            f"{settings.cluster}_REPLY_TOPIC": 1,
+            f"rmq_sys_REVIVE_LOG_{settings.cluster}": 8,
+            "RMQ_SYS_TRACE_TOPIC": 1,
+        }
+        topics = [Topic(name, count, count, READ_WRITE) for name, count in counts.items()]
+        topics.append(Topic(AUTO_CREATE_KEY, TEMPLATE_QUEUES, TEMPLATE_QUEUES, template))
+        for name in (settings.cluster, settings.broker_name):
+            topics.append(Topic(name, 1, 1, READ_WRITE | Permission.INHERIT))
+        return {topic.name: topic for topic in topics}
+
+    def _note_stored(self) -> None:
+        """Know every topic that has messages. One that a send created shortly before a kill may be in no file."""
+        for name in self._broker.store.topics():
+            if name not in self.table and not name.startswith(LIGHT_PREFIX):
+                count = max(self._broker.port.reader.queue_ids(name), default=0) + 1
+                if not is_system_topic(name):
+                    count = max(count, self._broker.port.queue_count(name))
+                self.table.note(Topic(name, count, count, READ_WRITE))
+
+    # ---- for other parts
+
+    def for_send(self, topic: str, template: str, queue_count: int) -> Topic:
+        """Return the settings of a topic that a message is for, creating it if that is allowed."""
+        if topic in NOT_FOR_SENDING:
+            raise Refusal(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        known = self.table.find(topic)
+        if known is not None:
+            return known
+        self._require_name(topic)
+        if topic.startswith(RETRY_PREFIX):
+            return self.retry_topic(topic.removeprefix(RETRY_PREFIX))
+        pattern = self.table.find(template)
+        if pattern is None or Permission.INHERIT not in pattern.permission:
+            raise no_topic(topic)
+        count = max(1, min(queue_count, pattern.write_queue_count))
+        return self.create(Topic(topic, count, count, pattern.permission & ~Permission.INHERIT))
+
+    def create(self, topic: Topic) -> Topic:
+        """Create a topic by use: in memory at once, in the file a little later."""
+        made = self.table.note(topic)
+        self._delivery.keep()
+        return made
+
+    def retry_topic(self, group: str) -> Topic:
+        """Return the topic of a group's retries, creating it."""
+        name = RETRY_PREFIX + group
+        known = self.table.find(name)
+        if known is not None:
+            return known
+        count = max(1, self._delivery.know_group(group).retry_queue_count)
+        return self.create(Topic(name, count, count, READ_WRITE))
+
+    def for_read(self, topic: str) -> Topic:
+        """Return the settings of a topic that is read; the refusal that clients understand if there is none."""
+        known = self.table.find(topic)
+        if known is None:
+            raise no_topic(topic)
+        if Permission.READ not in known.permission:
+            raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
+        return known
+
+    @staticmethod
+    def _require_name(topic: str) -> None:
+        try:
+            require_topic(topic)
+        except InvalidMessage as error:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
+
+    # ---- requests
+
+    def _create(self, connection: Connection, command: Command) -> Command:
+        self._save(CreateTopicHeader.read(command.fields))
+        return response(command)
+
+    def _create_list(self, connection: Connection, command: Command) -> Command:
+        body: Any = read_json(command.body)
+        found = body.get("topicConfigList") if isinstance(body, dict) else None
+        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+            raise BadRequest("body", str(body)[:80], "topicConfigList with the settings of topics")
+        for each in found:
+            fields = {name: str(value) for name, value in each.items() if value is not None}
+            self._save(CreateTopicHeader.read({**fields, "topic": fields.get("topicName", "")}))
+        return response(command)
+
+    def _save(self, header: CreateTopicHeader) -> None:
+        self._delivery.require_writer()
+        self._require_name(header.topic)
+        if header.topic in self.system:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{header.topic}] is conflict with system topic.")
+        more = {"topicFilterType": header.topic_filter_type, "topicSysFlag": header.topic_sys_flag}
+        topic = Topic(
+            header.topic,
+            header.read_queue_nums,
+            header.write_queue_nums,
+            Permission(header.perm & 7),
+            header.order,
+            {name: value for name, value in more.items() if value is not None},
+        )
+        self.table.save(topic)
+        self._broker.port.log.ask_again(topic.name)
+
+    def _delete(self, connection: Connection, command: Command) -> Command:
+        topic = TopicHeader.read(command.fields).topic
+        if topic in self.system:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
+        if topic in self.table or self._broker.port.reader.queue_ids(topic):
+            self._broker.store.delete_topic(topic)
+        return response(command)
+
+    def _all(self, connection: Connection, command: Command) -> Command:
+        table = {topic.name: topic.to_json() for topic in self.table}
+        version = self._version.of(table)
+        return response(command, body=write_json({"dataVersion": version, "topicConfigTable": table}))
+
+    def _one(self, connection: Connection, command: Command) -> Command:
+        topic = TopicHeader.read(command.fields).topic
+        known = self.table.find(topic)
+        if known is None:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
+        return response(command, body=write_json(known.to_json()))
+
+    def _system_list(self, connection: Connection, command: Command) -> Command:
+        return response(command, body=write_json({"topicList": sorted(self.system)}))

@@ -1,0 +1,134 @@
+"""Bad input and bad clients: the broker answers, refuses or hangs up, and serves the others all the while."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+import pytest
+
+from mqlake.broker.connection import HIGH_BYTES
+from mqlake.broker.in_thread import BrokerThread
+from mqlake.kernel import Command, encode_command
+from mqlake.remoting.codes import RequestCode
+from mqlake.remoting.command import request
+from tests.broker.wire import Wire, pull_fields
+
+
+def is_well(broker: BrokerThread) -> None:
+    with Wire(broker.address) as wire:
+        assert wire.put("WELL", b"x").code == 0
+
+
+def is_closed(connection: socket.socket) -> bool:
+    connection.settimeout(20)
+    try:
+        while connection.recv(1 << 20):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def test_an_unknown_request_is_answered_by_name_and_the_connection_stays(wire: Wire) -> None:
+    for code in (9999, -5, RequestCode.CLONE_GROUP_OFFSET):
+        answer = wire.call(code)
+        assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
+    assert wire.put("T", b"x").code == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack(">i", 1_000_000_000),
+        struct.pack(">i", -1),
+        struct.pack(">ii", 8, 0xFFFFFF) + b"abcd",
+        struct.pack(">ii", 8, 4) + b"{}  ",
+    ],
+)
+def test_what_is_no_frame_ends_its_connection_only(data: bytes, broker: BrokerThread) -> None:
+    with Wire(broker.address) as bad:
+        bad.socket.sendall(data)
+        assert is_closed(bad.socket)
+    is_well(broker)
+
+
+def test_a_frame_that_never_ends_costs_only_its_bytes(broker: BrokerThread) -> None:
+    with Wire(broker.address) as slow:
+        slow.socket.sendall(struct.pack(">i", 16 << 20) + b"\0" * 1000)
+        is_well(broker)
+        (kept,) = [each._reader.kept_bytes for each in broker.served.broker.connections if each._reader.kept_bytes]
+        assert kept == 1004
+
+
+def test_every_request_with_an_empty_header_and_body_is_answered(broker: BrokerThread) -> None:
+    with Wire(broker.address) as wire:
+        for code in sorted(broker.served.broker.handlers):
+            answer = wire.call(code)
+            assert answer.is_response and (answer.code == 0 or answer.remark), code
+
+
+def test_a_client_that_never_reads_is_no_longer_read(broker: BrokerThread) -> None:
+    with Wire(broker.address) as wire:
+        for _ in range(8):
+            wire.put("T", b"x" * 30_000)
+        broker.store.wait_dispatched()
+        frame = encode_command(request(11, pull_fields("G", "T")))
+        wire.socket.settimeout(1.0)
+        sent = 0
+        with pytest.raises(TimeoutError):
+            while sent < 200_000:
+                wire.socket.sendall(frame * 50)
+                sent += 50
+        (greedy,) = [each for each in broker.served.broker.connections if each._is_paused]
+        assert greedy.transport is not None
+        assert greedy.transport.get_write_buffer_size() < 2 * HIGH_BYTES + (1 << 19)
+        is_well(broker)
+
+
+def test_a_thousand_connections_come_and_go(broker: BrokerThread) -> None:
+    for _ in range(10):
+        opened = [Wire(broker.address) for _ in range(100)]
+        assert all(wire.call(206).code == 0 for wire in opened[::10])
+        for wire in opened:
+            wire.close()
+    deadline = time.monotonic() + 30
+    while broker.served.broker.connections:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    is_well(broker)
+
+
+def test_closing_answers_the_pulls_that_wait(start_broker: Callable[..., BrokerThread]) -> None:
+    broker = start_broker()
+    with Wire(broker.address) as wire:
+        wire.put("T", b"x")
+        broker.store.wait_dispatched()
+        asked = wire.send(request(11, pull_fields("G", "T", 0, 1, sysFlag="6", suspendTimeoutMillis="60000")))
+        while not broker.served.broker.parts.pulls.parked_count:
+            time.sleep(0.005)
+        broker.close()
+        answer: Command = wire.answer_to(asked)
+        assert answer.code == 19
+
+
+def test_an_unlock_without_a_client_id_of_a_queue_that_nobody_holds_is_answered(wire: Wire) -> None:
+    body = b'{"consumerGroup":"G","mqSet":[{"topic":"T","brokerName":"broker-a","queueId":0}]}'
+    assert wire.call(RequestCode.UNLOCK_BATCH_MQ, body=body).code == 0
+
+
+@pytest.mark.parametrize("field", ["queueOffset", "maxMsgNums", "commitOffset", "subVersion", "maxMsgBytes"])
+def test_a_number_of_more_than_64_bits_is_refused_by_name(wire: Wire, field: str) -> None:
+    assert wire.put("T", b"x").code == 0
+    answer = wire.call(11, {**pull_fields("G", "T"), field: str(1 << 63)})
+    assert answer.code == 1 and f"{field}: found '{1 << 63}'; expected a whole number of 64 bits" in str(answer.remark)
+
+
+def test_a_filter_cannot_keep_the_broker_from_others(wire: Wire, broker: BrokerThread) -> None:
+    wire.put("T", b"x", a="a" * 5000)
+    pattern = "%a" * 12
+    wire.send(request(11, pull_fields("G", "T", expressionType="SQL92", subscription=f"a LIKE '{pattern}b'")))
+    is_well(broker)
