@@ -44,5 +44,7 @@ def rows_in(lake: Path | str, table: Any = "messages") -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row.get("store", ""), row["physical_offset"]))
 
 
-def assert_holds(lake: Path) -> None:
-    assert verify(Lake.open(lake)) == []
+def assert_holds(lake: Path, *, after_kill: bool = False) -> None:
+    """Check a lake. After a kill its Delta tables may lack the newest commit, which the next job adds."""
+    found = [each for each in verify(Lake.open(lake)) if not (after_kill and each.what == "delta")]
+    assert not found, found

@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +24,8 @@ import pytest
 ACCESS, SECRET = "mqlake-tests", "mqlake-tests-secret"
 START_S = 60.0
 KINDS = ("versitygw", "moto")
+FAST = ("--data-integrity-etag", "--enable-odirect")
+"""Flags of versitygw: no MD5, files past the page cache."""
 
 
 def versitygw() -> Path | None:
@@ -53,8 +55,8 @@ def options_of(port: int) -> dict[str, str]:
 class Server:
     """A server on a free port. `stop` and `start` keep port and, with versitygw, content."""
 
-    def __init__(self, kind: str, folder: Path, port: int | None = None) -> None:
-        self.kind, self._folder = kind, folder
+    def __init__(self, kind: str, folder: Path, port: int | None = None, flags: Sequence[str] = ()) -> None:
+        self.kind, self._folder, self._flags = kind, folder, flags
         self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.options = options_of(self.port)
@@ -66,7 +68,7 @@ class Server:
         else:
             (self._folder / "s3").mkdir(exist_ok=True)
             command = [str(versitygw()), "--access", ACCESS, "--secret", SECRET, "--region", "us-east-1"]
-            command += ["--port", f"127.0.0.1:{self.port}", "--quiet", "posix", str(self._folder / "s3")]
+            command += ["--port", f"127.0.0.1:{self.port}", "--quiet", "posix", *self._flags, str(self._folder / "s3")]
         with (self._folder / "server.txt").open("ab") as said:
             self._process = subprocess.Popen(command, stdout=said, stderr=said)
         deadline = time.monotonic() + START_S

@@ -253,3 +253,25 @@ def test_an_archive_is_exact_although_the_server_is_killed_and_restarted_under_i
         assert verify(opened) == []
         newest = opened.snapshot().version
         assert by_deltalake(lake, newest, server.options) == by_mqlake(opened, newest)
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_create_whose_connection_broke_is_repeated(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, arrived: bool
+) -> None:
+    import obstore
+    from obstore.exceptions import GenericError
+
+    storage, put, failures = storage_at(f"{bucket}/lake"), obstore.put, [1, 2]
+
+    def broken(*arguments: Any, **options: Any) -> Any:
+        if failures:
+            failures.pop()
+            if arrived:
+                put(*arguments, **options)
+            raise GenericError("error sending request")
+        return put(*arguments, **options)
+
+    monkeypatch.setattr("mqlake.lake.object_store.obstore.put", broken)
+    assert storage.create("a", b"mine") and storage.read("a") == b"mine" and not failures[:-1]
+    assert not storage.create("a", b"another's") and storage.read("a") == b"mine"

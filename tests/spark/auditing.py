@@ -17,6 +17,7 @@ def audit_here(path: Path, *, grid: int, part_size: int, config: StoreConfig | N
     examined = Examination(Layout(path), config or StoreConfig(), grid=grid)
     works: list[Work] = [(0, examined.how, work) for work in examined.chain_works()]
     works += [(0, examined.how, part) for part in examined.parts(part_size)]
+    works += [(0, examined.how, work) for work in examined.seals.works(part_size)]
     random.Random(part_size).shuffle(works)
     answers = [pickle.loads(pickle.dumps(look(pickle.loads(pickle.dumps(work))))) for work in works]
     return put_together([examined], zip(works, answers, strict=True))[0]

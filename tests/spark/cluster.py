@@ -68,7 +68,7 @@ class Cluster:
     ) -> None:
         self._stop()
 
-    def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: float = 240.0, **settings: object) -> Any:
+    def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: float = 540.0, **settings: object) -> Any:
         """Run `function(spark, *arguments)` in its own driver. Arguments and result are passed as JSON."""
         place, result = f"{function.__module__}:{function.__qualname__}", self._folder / "result.json"
         command = [sys.executable, "-m", "tests.spark.cluster", self.master, place, json.dumps([arguments, settings])]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mqlake.cli.answers import print_answer
-from mqlake.cli.sql import Shell
+from mqlake.cli.sql import Shell, SparkAnswers
 from mqlake.spark.jobs.views import views
 from tests.spark.tables import write_store
 
@@ -108,7 +108,7 @@ def test_the_shell_runs_a_command_once_and_follows_the_zone_that_is_set(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_store(tmp_path / "store", 6)
-    shell = Shell(views(spark, str(tmp_path / "store")), "json")
+    shell = Shell(SparkAnswers(views(spark, str(tmp_path / "store")), "json"))
     try:
         shell.do("set time zone 'Asia/Tokyo'")
         shell.do(f"create table shelled using json location '{tmp_path}/t' as select store_timestamp from messages")

@@ -42,7 +42,7 @@ def test_workers_rebuild_what_dispatch_writes_elsewhere_and_in_place(spark: Spar
 def test_a_store_with_a_writer_is_refused_before_a_task_starts(spark: SparkSession, tmp_path: Path) -> None:
     with open_small(tmp_path / "store") as store:
         store.put(message(1))
-        with pytest.raises(StoreLocked, match=f"process {os.getpid()} writes this store"):
+        with pytest.raises(StoreLocked, match=rf"this process \(pid {os.getpid()}\) already has it open"):
             mqlake.spark.rebuild(spark, tmp_path / "store")
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(700)
 ROWS = "select 'new' topic, 'body' body, 7 flag"
 
 
@@ -147,7 +147,7 @@ def run(function: Any, folder: Path, environment: dict[str, str]) -> Any:
         pytest.skip(str(reason))
     environment = {**environment, "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": QUICK_START}
     command = [sys.executable, "-m", "tests.spark.test_registration", function.__name__, str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads((folder / "result.json").read_text())
 

@@ -139,6 +139,36 @@ def test_a_report_shows_all_that_was_found(found: Stats, fleet: list[Path]) -> N
     assert all(store.log_end == store.counted_end for store in made.stores)
 
 
+def test_a_report_is_named_after_its_stores_and_follows_each_topic_over_time(found: Stats, fleet: list[Path]) -> None:
+    made = report_of(found)
+    assert made.title == "a and b"
+    tags = {(row["topic"], row["tags"]) for path in fleet for row in rows_of(path, via="scan", columns="topic,tags")}
+    assert len({len(topic.trend) for topic in made.topics}) == 1, "one time axis"
+    for topic in made.topics:
+        assert sum(topic.trend) == topic.messages
+        assert topic.tag_count == len([tag for name, tag in tags if name == topic.name and tag is not None])
+
+
+def test_a_report_names_the_workers_that_have_failed(tmp_path: Path) -> None:
+    with open_small(tmp_path) as store:
+        assert report_of(stats_here(str(tmp_path))).workers == []
+        path = tmp_path / "mqlake" / "health.json"
+        told = json.loads(path.read_text())
+        told["workers"][0] |= {"state": "failed", "error": "OSError: no", "since_ms": 7}
+        path.write_text(json.dumps(told))
+        (worker,) = report_of(stats_here(str(tmp_path))).workers
+        assert worker == (str(tmp_path), told["workers"][0]["name"], "failed", "OSError: no", 7)
+        assert store.health().ok, "only what others are told was changed"
+
+
+def test_a_topic_whose_messages_are_gone_still_has_its_retries(tmp_path: Path) -> None:
+    with open_small(tmp_path) as store:
+        store.put(Message("%RETRY%billing", b"", properties={"RETRY_TOPIC": "orders"}))
+    made = {topic.name: topic for topic in report_of(stats_here(str(tmp_path))).topics}
+    assert (made["orders"].messages, made["orders"].retries) == (0, 1)
+    assert made["%RETRY%billing"].messages == 1
+
+
 def test_stats_without_stores_are_refused_and_those_of_an_empty_store_are_empty(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="name a store's folder, or a lake"):
         stats_here(())
@@ -169,7 +199,7 @@ def test_report_writes_one_page(spark: SparkSession, fleet: list[Path], tmp_path
 
 
 def sql(*arguments: Any, input: str | None = None) -> Result:
-    return run("sql", *arguments, input=input)
+    return run("sql", "--master", "local[*]", *arguments, input=input)
 
 
 def test_sql_answers_a_query_as_table_csv_or_json(spark: SparkSession, fleet: list[Path]) -> None:

@@ -62,6 +62,15 @@ def test_a_lake_alone_returns_what_it_has_counted(store: Path, tmp_path: Path) -
     assert same(stats_here((), lake=str(tmp_path / "lake")), stats_here(str(store)))
 
 
+def test_a_lake_keeps_minutes_of_topics_and_no_finer_steps(store: Path, tmp_path: Path) -> None:
+    keep(store, tmp_path / "lake", 0, 2)
+    found = stats_here(str(store), lake=str(tmp_path / "lake"))
+    (newer, all_of_them) = (pc.sum(found.kind(kind)["messages"]).as_py() for kind in ("trend", "traffic"))
+    assert 0 < newer < all_of_them
+    for topic in report_of(found).topics:
+        assert sum(topic.trend) == topic.messages, "no line is drawn from a part of its messages"
+
+
 def test_a_range_that_was_not_counted_ends_the_chain() -> None:
     def file(start: int, end: int) -> LakeFile:
         return LakeFile("stats", f"stats/{start}", "s", start, end, 1, 1, 0)

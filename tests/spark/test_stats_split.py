@@ -100,6 +100,47 @@ def test_histograms_and_pulse_count_every_message_once(tmp_path: Path) -> None:
     assert steps == pulse
 
 
+def test_the_trend_of_a_short_time_has_every_message_and_that_of_a_long_one_is_left_to_its_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    varied_store(tmp_path)
+    expected: Counter[Place] = Counter()
+    table = counted(tmp_path)
+    (step,) = {row["at"] for row in of_kind(table, "trend")}
+    for row in messages_of(tmp_path):
+        expected[row["internal"], row["topic"], row["store_ms"] // step * step] += 1
+    trend = of_kind(table, "trend")
+    assert expected == {
+        (row["internal"], row["topic"], round(row["time"].timestamp() * 1000)): row["messages"] for row in trend
+    }
+    monkeypatch.setattr("mqlake.spark.jobs.stats_split.TREND_MS", step - 1)
+    assert of_kind(counted(tmp_path), "trend") == []
+
+
+@pytest.mark.parametrize("options", [{}, {"splitSize": "4k"}])
+def test_retries_and_dead_letters_count_for_the_topic_of_their_original(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    with open_small(tmp_path) as store:
+        for number in range(90):
+            topic = ("orders", "%RETRY%billing", "%DLQ%billing", "%RETRY%search")[number % 4]
+            original = {"RETRY_TOPIC": ("orders", "bills")[number // 4 % 2]} if number < 80 and number % 4 else {}
+            store.put(Message(topic, b"x" * number, properties=original))
+    table = counted(tmp_path, **options)
+    found = {
+        (row["kind"], row["topic"], row["name"]): row["messages"]
+        for kind in ("retry", "dead")
+        for row in of_kind(table, kind)
+    }
+    assert found == {
+        **{("retry", topic, group): 10 for topic in ("orders", "bills") for group in ("billing", "search")},
+        **{("dead", topic, "billing"): 10 for topic in ("orders", "bills")},
+        ("retry", "%RETRY%billing", "billing"): 3,  # their originals are not named
+        ("retry", "%RETRY%search", "search"): 2,
+        ("dead", "%DLQ%billing", "billing"): 2,
+    }
+
+
 def test_top_keys_are_exact_in_one_split_and_bounded_over_several(tmp_path: Path) -> None:
     rng = random.Random(5)
     names = [f"key-{min(int(rng.paretovariate(0.7)), 5000)}" for _ in range(6000)]
@@ -185,7 +226,14 @@ def test_an_empty_store_and_a_store_of_one_message(tmp_path: Path) -> None:
     assert counted(tmp_path).num_rows == 0
     with open_small(tmp_path) as store:
         put_messages(store, 1, 1)
-    assert [row["kind"] for row in counted(tmp_path).to_pylist()] == ["keys", "latency", "pulse", "size", "traffic"]
+    assert [row["kind"] for row in counted(tmp_path).to_pylist()] == [
+        "keys",
+        "latency",
+        "pulse",
+        "size",
+        "traffic",
+        "trend",
+    ]
 
 
 def test_impossible_times_are_clipped(tmp_path: Path) -> None:

@@ -47,6 +47,10 @@ SCHEMA = pa.schema(
             "remove",
             pa.struct([("path", pa.string()), ("deletionTimestamp", pa.int64()), ("dataChange", pa.bool_())]),
         ),
+        (
+            "txn",
+            pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())]),
+        ),
     ]
 )
 

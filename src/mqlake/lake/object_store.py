@@ -1,22 +1,27 @@
 """A lake in an object store: S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage.
 
-Address and credentials come from the usual environment variables (`AWS_…`, `GOOGLE_…`, `AZURE_…`). Nothing is renamed
-or locked: a name is created by a conditional request that the server decides, a file becomes visible when its upload
-completes, and of two jobs that commit the same version one loses.
+Address and credentials come from the usual environment variables (`AWS_…`, `GOOGLE_…`, `AZURE_…`), or from
+`lake/settings.py` where those are absent. Nothing is renamed or locked: a name is created by a conditional request that
+the server decides, a file becomes visible when its upload completes, and of two jobs that commit the same version one
+loses.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
 from mqlake.errors import MissingExtra, StorageFailed
 from mqlake.kernel import crc32
+from mqlake.lake.settings import added_settings
 from mqlake.lake.storage import Listed
 
 try:
@@ -26,10 +31,16 @@ try:
 except ImportError:
     raise MissingExtra("a lake in an object store", "object-store") from None
 
-PART_BYTES = 8 << 20
+PART_BYTES = 16 << 20
 PARTS_AT_ONCE = 4
+"""Parts are uploaded while the next ones are encoded."""
+UNSIGNED = "AWS_UNSIGNED_PAYLOAD"
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 RETRY_S = 120.0
 """How long requests are repeated that fail or get no answer."""
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
+MAX_RETRIES = 100_000
+"""So many that RETRY_S decides: twenty are over after a few seconds if connections are refused."""
 TAIL_BYTES = 1 << 16
 """Read at once from the end of a file, where Parquet has its footer."""
 
@@ -41,7 +52,7 @@ class ObjectStorage:
 
     def __init__(self, place: str) -> None:
         self.place = place
-        self._store = _store(place)
+        self._store = _store(place, tuple(sorted(added_settings().items())))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ObjectStorage, (self.place,)
@@ -51,13 +62,23 @@ class ObjectStorage:
             return bytes(obstore.get(self._store, name).bytes())
 
     def create(self, name: str, content: bytes) -> bool:
-        """Create a file. If a request is repeated because its answer was lost, the file that exists is this one."""
-        try:
-            with self._errors("create", name):
-                obstore.put(self._store, name, content, mode="create")
-        except FileExistsError:
-            return self.read(name) == content
-        return True
+        """Create a file. If a request is repeated because its answer was lost, the file that exists is this one.
+
+        The client does not repeat a conditional request whose connection broke, because it cannot know that.
+        """
+        deadline, pause = time.monotonic() + RETRY_S, FIRST_PAUSE_S
+        while True:
+            try:
+                with self._errors("create", name):
+                    obstore.put(self._store, name, content, mode="create")
+                return True
+            except FileExistsError:
+                return self.read(name) == content
+            except StorageFailed as error:
+                if not isinstance(error.__cause__, exceptions.GenericError) or time.monotonic() > deadline:
+                    raise
+                time.sleep(pause)
+                pause = min(2 * pause, MAX_PAUSE_S)
 
     def replace(self, name: str, content: bytes) -> None:
         with self._errors("write", name):
@@ -172,11 +193,10 @@ class ObjectOutput:
     def write(self, data: bytes) -> int:
         """Write all of `data`. A no-op once the file is closed: Arrow may still try to finish an abandoned file."""
         if not self.closed:
-            content = bytes(data)
-            self.crc = crc32(content, self.crc)
-            self.size += len(content)
+            self.crc = crc32(data, self.crc)
+            self.size += len(data)
             with self._storage._errors("write", self._name):
-                self._writer.write(content)
+                self._writer.write(data)
         return len(data)
 
     def flush(self) -> None:
@@ -196,10 +216,28 @@ class ObjectOutput:
 
 
 @cache
-def _store(place: str) -> Any:
-    """Return the client for a place. It keeps its connections, so there is one for each process."""
+def _store(place: str, added: tuple[tuple[str, str], ...]) -> Any:
+    """Return the client for a place. It keeps its connections, so there is one for each process.
+
+    `added` are settings that the environment lacks, under the names of its variables.
+    """
     try:
-        retry: Any = {"retry_timeout": timedelta(seconds=RETRY_S), "max_retries": 20}
-        return from_url(place, retry_config=retry)
+        pauses: Any = {"init_backoff": timedelta(seconds=FIRST_PAUSE_S), "max_backoff": timedelta(seconds=MAX_PAUSE_S)}
+        retry: Any = {"retry_timeout": timedelta(seconds=RETRY_S), "max_retries": MAX_RETRIES, "backoff": pauses}
+        config: Any = {name.lower(): value for name, value in added}
+        client: Any = {"allow_http": True} if config.pop("aws_allow_http", "") else None
+        if place.startswith("s3:") and UNSIGNED not in os.environ and _is_safe(os.environ | dict(added)):
+            config[UNSIGNED.lower()] = "true"
+        return from_url(place, config=config or None, client_options=client, retry_config=retry)
     except exceptions.BaseError as error:
         raise StorageFailed(place, "open", str(error).splitlines()[0]) from error
+
+
+def _is_safe(environment: Mapping[str, str]) -> bool:
+    """Return whether bytes cannot change on their way: TLS protects them, or they do not leave this machine.
+
+    Then requests need no SHA-256 of what they send, which takes client and server as long as sending it. Without TLS,
+    it is what tells the server that the bytes are right.
+    """
+    endpoint = urlsplit(next((environment[name] for name in ENDPOINTS if environment.get(name)), ""))
+    return endpoint.scheme != "http" or endpoint.hostname in ("127.0.0.1", "::1", "localhost")

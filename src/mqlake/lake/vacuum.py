@@ -12,6 +12,7 @@ import time
 from mqlake.lake.delta import LOG
 from mqlake.lake.entries import TABLES
 from mqlake.lake.lake import Lake
+from mqlake.lake.typed import TypedTable, typed_topics
 
 GRACE_S = 3600.0
 
@@ -33,5 +34,7 @@ def vacuum(lake: Lake, grace_s: float = GRACE_S) -> list[str]:
         if file.time <= before and file.name not in snapshot.by_path and file.name not in snapshot.removed
     ]
     orphans = [name for name in orphans if f"/{LOG}/" not in name]
+    for topic in typed_topics(lake.storage):
+        orphans += TypedTable(lake.storage, topic).unknown(before)
     lake.storage.delete(orphans)
     return replaced + orphans

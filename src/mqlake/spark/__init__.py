@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mqlake.spark.jobs.replay import replay
     from mqlake.spark.jobs.report import report
     from mqlake.spark.jobs.stats import Stats, stats
+    from mqlake.spark.jobs.typed import Typed, type_bodies, typed
     from mqlake.spark.jobs.union import union
     from mqlake.spark.jobs.views import Views, views
     from mqlake.spark.predicate import read
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 PLACES = {
     "MqlakeSource": "source",
     "Stats": "jobs.stats",
+    "Typed": "jobs.typed",
     "Views": "jobs.views",
     "archive": "jobs.archive",
     "audit": "jobs.audit",
@@ -53,6 +55,8 @@ PLACES = {
     "replay": "jobs.replay",
     "report": "jobs.report",
     "stats": "jobs.stats",
+    "type_bodies": "jobs.typed",
+    "typed": "jobs.typed",
     "union": "jobs.union",
     "views": "jobs.views",
 }
@@ -62,6 +66,7 @@ their imports add to the query's time."""
 __all__ = [
     "MqlakeSource",
     "Stats",
+    "Typed",
     "Views",
     "archive",
     "audit",
@@ -76,6 +81,8 @@ __all__ = [
     "report",
     "session",
     "stats",
+    "type_bodies",
+    "typed",
     "union",
     "views",
 ]

@@ -45,24 +45,24 @@ def needed(schema: BodySchema | None) -> tuple[str, ...]:
 def with_values(rows: DataFrame, schema: BodySchema, columns: Sequence[str], bodies: Bodies) -> DataFrame:
     """Return these columns of the rows, and `value` and `value_error`."""
     if isinstance(schema, Mapping):
-        parsed = {topic: _of_topic(topic, schema_of(one, bodies, topic)) for topic, one in schema.items()}
-        if not parsed:
+        by_topic = {topic: _of_topic(topic, schema_of(one, bodies, topic)) for topic, one in schema.items()}
+        if not by_topic:
             raise InvalidConfig("schema", dict(schema), "at least one topic")
-        value = F.struct(*(value.alias(topic) for topic, (value, _) in parsed.items()))
-        error = F.coalesce(*(error for _, error in parsed.values()))
+        value = F.struct(*(value.alias(topic) for topic, (value, _) in by_topic.items()))
+        error = F.coalesce(*(error for _, error in by_topic.values()))
     else:
-        value, error = _parsed(schema_of(schema, bodies))
+        value, error = parsed(schema_of(schema, bodies))
     return rows.select(*columns, value.alias(VALUE), error.alias(ERROR))
 
 
 def _of_topic(topic: str, schema: StructType) -> tuple[Column, Column]:
     """Return value and error for the rows of one topic; both are null for all others."""
     here = F.col("topic") == topic
-    value, error = _parsed(schema)
+    value, error = parsed(schema)
     return F.when(here, value), F.when(here, error)
 
 
-def _parsed(schema: StructType) -> tuple[Column, Column]:
+def parsed(schema: StructType) -> tuple[Column, Column]:
     """Return value and error of a body.
 
     It is parsed as a part of another object, before another field. Otherwise Spark would not notice what comes after

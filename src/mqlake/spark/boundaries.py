@@ -10,11 +10,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import MappedFile
 from mqlake.kernel import check_record, find_record, walk_records
 from mqlake.kernel.types import BLANK
 from mqlake.logs.commit_log import CommitLog
 from mqlake.logs.damage import APPROACH, boundary_behind
+from mqlake.logs.file_times import first_not_older
 from mqlake.logs.stretch import Stretch
 from mqlake.message import StoredMessage
 from mqlake.store.scan import BATCH_BYTES, Scan
@@ -117,16 +119,16 @@ class Boundaries:
     def first_since(self, timestamp_ms: int, *, rising: bool = False) -> int:
         """Return the offset of the first record stored at or after a time, or `end`.
 
-        All records before it are looked at, because store times run back when a clock is set back. With `rising`, the
-        search starts where `around_time` says.
+        All records before it are looked at, because store times run back when a clock is set back, except in blocks
+        that are known to be older. With `rising`, the search starts where `around_time` says.
         """
         offset = self.around_time(timestamp_ms - CLOCK_STEP_MS)[0] if rising else self.first
         scan = Scan(("physical_offset", "store_timestamp"), BATCH_BYTES, False, None, "skip", False)
         while offset < self.end:
             file = self._file(offset)
-            stretch = Stretch(
-                file.pages, file.start, offset - file.start, min(file.end, self.end) - file.start, file.path
-            )
+            older = first_not_older(Layout(file.path.parent.parent), file.start, timestamp_ms)
+            position, limit = max(offset - file.start, older), min(file.end, self.end) - file.start
+            stretch = Stretch(file.pages, file.start, min(position, limit), limit, file.path)
             for batch in scan.batches(stretch, lambda size: None):
                 times = batch.column("store_timestamp").view(pa.int64()).to_numpy()
                 found = np.flatnonzero(times >= timestamp_ms)

@@ -74,6 +74,8 @@ class SourceOptions:
     """How to find messages: the cheapest way, or the named one (via)."""
     lake: str | None = None
     """The place of a lake, from which to read what the log no longer has (lake)."""
+    endpoint: str | None = None
+    """The name server of a broker to read from instead of folders, `HOST:PORT` (endpoint)."""
 
     @property
     def smallest_split(self) -> int:
@@ -128,7 +130,9 @@ def parse_options(given: Mapping[str, str], columns: tuple[str, ...] | None = No
             raise InvalidConfig(f"option {given_name}", text, f"there is no such option; there are {listed}")
         values[FIELDS[name]] = PARSERS[name](name, str(text))
     paths = (*values.pop("path", ()), *values.pop("paths", ()))
-    if not paths:
+    if values.get("endpoint") is not None:
+        _require_endpoint_options(paths, values)
+    elif not paths:
         raise InvalidConfig("option path", None, 'name the store\'s folder: load("data/store")')
     on_damage = values.get("on_damage", "skip")
     wanted = columns if columns is not None else values.pop("columns", None)
@@ -140,6 +144,15 @@ def parse_options(given: Mapping[str, str], columns: tuple[str, ...] | None = No
     if values.get("topics") is not None and values.get("topics_pattern") is not None:
         raise InvalidConfig("option topicsPattern", values["topics_pattern"], "give topics or topicsPattern, not both")
     return SourceOptions(paths=paths, **values)
+
+
+def _require_endpoint_options(paths: tuple[str, ...], values: Mapping[str, Any]) -> None:
+    """Refuse what has no meaning for a broker: it gives messages by queue, and has no folder."""
+    if paths:
+        raise InvalidConfig("option path", ", ".join(paths), "give a path or an endpoint, not both")
+    for name in NOT_WITH_ENDPOINT:
+        if FIELDS[name] in values:
+            raise InvalidConfig(f"option {name}", values[FIELDS[name]], "not with endpoint: it needs the log's files")
 
 
 def _known(name: str, names: Iterable[str]) -> str | None:
@@ -175,6 +188,12 @@ def _one_path(name: str, text: str) -> tuple[str, ...]:
 
 def _lake(name: str, text: str) -> str:
     return str(place_of(text, f"option {name}"))
+
+
+def _endpoint(name: str, text: str) -> str:
+    if not re.fullmatch(r"[^:;,\s]+:\d+|\[[0-9a-fA-F:]+\]:\d+", text.strip()):
+        raise InvalidConfig(f"option {name}", text, "must be the name server's HOST:PORT")
+    return text.strip()
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:
@@ -281,6 +300,7 @@ PARSERS: dict[str, Callable[[str, str], Any]] = {
     "minPartitions": _positive,
     "via": _one_of("auto", "scan", "queue", "index"),
     "lake": _lake,
+    "endpoint": _endpoint,
 }
 """The parser of every option, by the option's name."""
 
@@ -290,12 +310,14 @@ STREAM_PARSERS: dict[str, Callable[[str, str], Any]] = {
     "maxBytesPerTrigger": _size,
     "maxRowsPerTrigger": _positive,
 }
+NOT_WITH_ENDPOINT = ("startOffset", "endOffset", "risingTimes", "onDamage", "splitSize", "via", "lake")
 NOT_IN_STREAMS = {
     "startOffset": "a new stream starts where startingOffsets says",
     "startTime": "a new stream starts where startingTimestamp says",
     "endOffset": "it has no end; filter by physical_offset",
     "endTime": "it has no end; filter by store_timestamp",
     "lake": "it follows the log; use spark.read for what only the lake has",
+    "endpoint": "it follows the log's files; use spark.read",
 }
 
 

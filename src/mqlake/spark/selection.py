@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.schema import DAMAGE, STORE
 from mqlake.spark.topics import wants
+from mqlake.store.scan import HALF_OR_ROLLED_BACK
 
-HALF_OR_ROLLED_BACK = 0x4
-"""The bit that half (0x4) and rolled-back (0xC) messages of transactions have and committed ones (0x8) do not."""
+__all__ = ["HALF_OR_ROLLED_BACK", "Selection"]
 
 
 class Selection:

@@ -17,7 +17,7 @@ from mqlake.errors import InvalidConfig
 from mqlake.spark.options import SourceOptions, parse_options, parse_stream_options, without_stream_options
 from mqlake.spark.plan import plan
 from mqlake.spark.schema import DAMAGE, arrow_schema_for, columns_of, spark_schema
-from mqlake.spark.split import Split
+from mqlake.spark.split import RemoteSplit, Split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,9 +76,17 @@ class MqlakeReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
+        if self._options.endpoint is not None:
+            from mqlake.spark.remote import plan_remote
+
+            return plan_remote(self._options)
         return [split for store in plan(self._options) for split in store.splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, RemoteSplit):
+            from mqlake.spark.remote import read_remote
+
+            return read_remote(self._options, self._schema, partition)
         if not isinstance(partition, Split):  # Spark passes its own partition if there is no split
             return iter(())
         from mqlake.spark.read_split import read_split

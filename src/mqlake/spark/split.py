@@ -52,3 +52,16 @@ class Split(InputPartition):
             else "scan"
         )
         return f"{how} of {self.store} [{self.start}, {self.end})"
+
+
+@dataclass(frozen=True)
+class RemoteSplit(InputPartition):
+    """The messages [first, stop) of one queue, read from a broker."""
+
+    endpoint: str
+    """The broker's name server; also the value of the column `store`."""
+    topic: str
+    broker_name: str
+    queue_id: int
+    first: int
+    stop: int

@@ -5,16 +5,9 @@ from __future__ import annotations
 import re
 
 from mqlake.spark.options import SourceOptions
+from mqlake.store.scan import INTERNAL, is_internal
 
-INTERNAL = re.compile(
-    "SCHEDULE_TOPIC_XXXX|TBW102|BenchmarkTest|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT|TRANS_CHECK_MAX_TIME_TOPIC"
-    "|(RMQ_SYS_|rmq_sys_|MQLAKE_).*"
-)
-"""Topics that RocketMQ or this store uses internally."""
-
-
-def is_internal(topic: str) -> bool:
-    return INTERNAL.fullmatch(topic) is not None
+__all__ = ["INTERNAL", "is_internal", "wants"]
 
 
 def wants(options: SourceOptions, topic: str) -> bool:

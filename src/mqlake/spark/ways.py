@@ -27,6 +27,7 @@ from mqlake.spark.boundaries import Boundaries
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.split import QueueRun, Split
 from mqlake.spark.topics import is_internal, wants
+from mqlake.spark.windows import parts_in_time
 from mqlake.store.follower import Follower
 from mqlake.store.opening import index_numbers
 
@@ -111,21 +112,27 @@ class ScanWay(Way):
     def __init__(
         self, snapshot: Snapshot, options: SourceOptions, start: int, stop: int, topics: tuple[str, ...] | None
     ) -> None:
-        self._snapshot, self._start, self._stop, self._topics = snapshot, start, stop, topics
+        self._snapshot, self._topics = snapshot, topics
         if options.topics is None and options.topics_pattern is not None:
             self._topics = None  # records of topics whose queues were deleted match too
-        self.cost = stop - start
+        self._parts = parts_in_time(snapshot.root, snapshot.follower.log.file_size, start, stop, options)
+        self.cost = sum(high - low for low, high in self._parts)
         self.reason = "all records of the range"
-        if not options.rising_times and (options.start_time is not None or options.end_time is not None):
-            self.reason += ", whose times need not rise (risingTimes=true would search for the times)"
+        if self.cost < stop - start:
+            self.reason = f"all records of {len(self._parts)} parts of the range: the others have no record in time"
+        elif not options.rising_times and (options.start_time is not None or options.end_time is not None):
+            self.reason += ", of which no part is known to be outside the times"
 
     def cut(self, size: int) -> list[Split]:
+        return [split for low, high in self._parts for split in self._cut(low, high, size)]
+
+    def _cut(self, start: int, stop: int, size: int) -> list[Split]:
         boundaries = Boundaries(self._snapshot.follower.log, self._snapshot.first, self._snapshot.end)
-        count = max(1, -(-(self._stop - self._start) // size))
-        step = -(-(self._stop - self._start) // count)
-        cuts = [boundaries.at_or_after(self._start + number * step) for number in range(1, count)]
-        cuts = sorted({self._start, *(cut for cut in cuts if cut < self._stop), self._stop})
-        return [self._snapshot.split(start, end, topics=self._topics) for start, end in itertools.pairwise(cuts)]
+        count = max(1, -(-(stop - start) // size))
+        step = -(-(stop - start) // count)
+        cuts = [boundaries.at_or_after(start + number * step) for number in range(1, count)]
+        cuts = sorted({start, *(cut for cut in cuts if cut < stop), stop})
+        return [self._snapshot.split(low, high, topics=self._topics) for low, high in itertools.pairwise(cuts)]
 
 
 class QueueWay(Way):

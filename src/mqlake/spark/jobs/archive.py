@@ -8,7 +8,7 @@ running step: no commit names its files, and the next run writes them again.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,11 +20,14 @@ from mqlake.lake import DONE, Lake, LakeFile, LakeRange, harvest
 from mqlake.lake.gate import hold_new, move
 from mqlake.lake.stores import Member, admit, first_offset
 from mqlake.lake.vacuum import vacuum
+from mqlake.spark.bodies import OneSchema
 from mqlake.spark.jobs.archive_split import archive_split
 from mqlake.spark.jobs.index_split import index_split
-from mqlake.spark.jobs.tasks import let_workers_reach, run_tasks
+from mqlake.spark.jobs.tasks import run_tasks
+from mqlake.spark.jobs.typed import type_bodies
 from mqlake.spark.options import parse_options
 from mqlake.spark.plan import expand, plan
+from mqlake.spark.reach import reach
 from mqlake.spark.split import Split
 
 STEP_BYTES = 1 << 30
@@ -60,12 +63,16 @@ def archive(
     step_bytes: int = STEP_BYTES,
     add_store: bool = False,
     accept_gap: bool = False,
+    schema: Mapping[str, OneSchema] | None = None,
     progress: Progress | None = None,
 ) -> list[Archived]:
-    """Archive everything that can be read of the stores. Creates the lake if there is none."""
+    """Archive everything that can be read of the stores. Creates the lake if there is none.
+
+    With a `schema` by topic, the typed tables of these topics get what is new too (`typed.py`).
+    """
     paths = expand((stores,) if isinstance(stores, str) else tuple(stores))
+    reach(spark, lake)
     opened = Lake.open(lake, create=True)
-    let_workers_reach(spark, opened.place)
     with opened.lock():
         vacuum(opened)
         members = [
@@ -81,6 +88,8 @@ def archive(
                 done_bytes += part.end - part.start
             if progress is not None:
                 progress(done_bytes, total)
+    if schema:
+        type_bodies(spark, lake, schema)
     return list(results.values())
 
 

@@ -1,8 +1,9 @@
 """Audit stores on Spark: check every promise that `mqlake check` checks, and return one row per broken one.
 
-The driver inspects names, sizes and small files, cuts the logs into parts, and lets workers inspect the parts and the
-chains of index files. Then it walks each store as `check` does, with the workers' pieces instead of its own. It accepts
-a piece only if it begins where the one before ended. So the findings are those of `check` for any store.
+The driver inspects names, sizes and small files, cuts the logs into parts, and lets workers inspect the parts, the
+chains of index files, and the seals of the log. Then it walks each store as `check` does, with the workers' pieces
+instead of its own. It accepts a piece only if it begins where the one before ended. So the findings are those of
+`check` for any store.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -20,6 +21,7 @@ from mqlake.codec.queue_entry import ENTRY_SIZE
 from mqlake.config import StoreConfig
 from mqlake.inspect.check import CheckReport, Examination
 from mqlake.inspect.check_index import Chains, ChainWork, look_at_chains
+from mqlake.inspect.check_seals import SealWork, compare
 from mqlake.inspect.findings import Finding
 from mqlake.inspect.piece import GRID, How, Part, Piece, look_at_part
 from mqlake.lake.tables import FINDINGS
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-Work = tuple[int, How, Part | ChainWork]
-Answer = list[Piece] | Chains | None
+Work = tuple[int, How, Part | ChainWork | SealWork]
+Answer = list[Piece] | Chains | list[int] | None
 
 
 def audit(
@@ -65,13 +67,16 @@ def reports(
     size = part_size or part_size_for(sum(one.size for one in examined))
     chains: list[Work] = [(at, one.how, work) for at, one in enumerate(examined) for work in one.chain_works()]
     parts: list[Work] = [(at, one.how, part) for at, one in enumerate(examined) for part in one.parts(size)]
-    works = [*chains, *parts]  # the chains of a large index take longest, so they start first
+    seals: list[Work] = [(at, one.how, work) for at, one in enumerate(examined) for work in one.seals.works(size)]
+    works = [*chains, *parts, *seals]  # the chains of a large index take longest, so they start first
     return put_together(examined, zip(works, answers(spark, works, look), strict=True))
 
 
 def look(work: Work) -> Answer:
     """Inspect what one task was given. Runs in a worker."""
     _, how, what = work
+    if isinstance(what, SealWork):
+        return compare(what)
     return look_at_part(how, what) if isinstance(what, Part) else look_at_chains(what)
 
 
@@ -79,12 +84,15 @@ def put_together(examined: list[Examination], found: Iterable[tuple[Work, Answer
     """Walk each store as `check` does, with the pieces that were inspected already."""
     pieces: dict[int, list[Piece]] = defaultdict(list)
     chains: dict[int, dict[str, Chains]] = defaultdict(dict)
+    seals: dict[int, dict[SealWork, list[int]]] = defaultdict(dict)
     for (number, _, what), answer in found:
-        if isinstance(answer, list):
-            pieces[number] += answer
-        elif answer is not None and isinstance(what, ChainWork):
-            chains[number][what.path] = answer
-    return [one.walk(pieces[number], chains[number]).report() for number, one in enumerate(examined)]
+        if isinstance(what, SealWork):
+            seals[number][what] = cast(list[int], answer)
+        elif isinstance(what, Part):
+            pieces[number] += cast(list[Piece], answer)
+        elif answer is not None:
+            chains[number][what.path] = cast(Chains, answer)
+    return [one.walk(pieces[number], chains[number], seals[number]).report() for number, one in enumerate(examined)]
 
 
 def findings_table(report: CheckReport) -> pa.Table:

@@ -17,7 +17,8 @@ from mqlake.lake import DONE, Lake, LakeFile, LakeSnapshot, harvest
 from mqlake.lake.notes import TABLES
 from mqlake.lake.vacuum import GRACE_S, vacuum
 from mqlake.spark.jobs.merge import Merge, merge_files
-from mqlake.spark.jobs.tasks import let_workers_reach, run_tasks
+from mqlake.spark.jobs.tasks import run_tasks
+from mqlake.spark.reach import reach
 
 TARGET_BYTES = 128 << 20
 TASKS_A_COMMIT = 64
@@ -39,8 +40,8 @@ class Compacted:
 
 def compact(spark: SparkSession, lake: str, *, target_bytes: int = TARGET_BYTES, grace_s: float = GRACE_S) -> Compacted:
     """Merge files smaller than `target_bytes`. Delete files that were replaced more than `grace_s` ago."""
+    reach(spark, lake)
     opened = Lake.open(lake)
-    let_workers_reach(spark, opened.place)
     with opened.lock():
         deleted = vacuum(opened, grace_s)
         before = opened.snapshot()

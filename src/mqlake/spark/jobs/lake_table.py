@@ -20,8 +20,9 @@ from mqlake.lake import Lake, LakeFile, LakeSnapshot
 from mqlake.lake.find import KeyLookup
 from mqlake.lake.storage import storage_at
 from mqlake.spark.archived import may_have, read_file
-from mqlake.spark.jobs.tasks import lazily, let_workers_reach
+from mqlake.spark.jobs.tasks import lazily
 from mqlake.spark.options import SourceOptions
+from mqlake.spark.reach import reach
 from mqlake.spark.schema import STORE, Table, arrow_schema, spark_schema
 from mqlake.spark.selection import HALF_OR_ROLLED_BACK, Selection
 from mqlake.spark.topics import INTERNAL, wants
@@ -157,7 +158,7 @@ class LakeTable:
     # ---- by our workers
 
     def _by_workers(self, spark: SparkSession) -> DataFrame:
-        let_workers_reach(spark, self._lake.place)
+        reach(spark, self._lake.place)
         schema = arrow_schema(self._options.columns)
         work = partial(read_in_worker, self._lake.place, self._options, dict(self._names))
         return lazily(spark, self.files, work, schema).select(*self._options.columns)

@@ -28,8 +28,9 @@ from mqlake.lake.notes import Notes, now_ms, rows_of
 from mqlake.lake.vacuum import vacuum
 from mqlake.spark.jobs.logs import Log, Logs, require_one
 from mqlake.spark.jobs.stages import STAGES, Failure, failures_of, run_stages, seconds_of
-from mqlake.spark.jobs.tasks import let_workers_reach, run_tasks
+from mqlake.spark.jobs.tasks import run_tasks
 from mqlake.spark.options import size_of
+from mqlake.spark.reach import reach
 from mqlake.spark.registration import require_classic
 
 BATCH_BYTES = "1g"
@@ -84,8 +85,8 @@ def pipeline(
     paths = (stores,) if isinstance(stores, str) else tuple(stores)
     place_of(lake)
     require_one(paths)
+    reach(spark, lake)
     opened = Lake.open(lake, create=True)
-    let_workers_reach(spark, opened.place)
     with opened.lock():
         vacuum(opened)
         logs = Logs(opened, paths, split_bytes=split_bytes, add_store=add_store, accept_gap=accept_gap)

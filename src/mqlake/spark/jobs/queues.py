@@ -64,10 +64,11 @@ def queues_of(path: str) -> pa.Table:
 
 def lag_of(path: str) -> pa.Table:
     """Return how far each consumer group lags in the queues of one store. Deleted queues are left out."""
-    offsets = consumer_offsets(Layout(Path(path)))
+    offsets = list(consumer_offsets(Layout(Path(path))))
+    wanted = {topic for _, topic, _, _ in offsets}
     found = []
     with MessageStore.open(path, read_only=True) as store:
-        ends = {(topic, q.queue_id): q.end_offset for topic in store.topics() for q in store.queues(topic)}
+        ends = {(topic, q.queue_id): q.end_offset for topic in wanted & {*store.topics()} for q in store.queues(topic)}
         for group, topic, queue_id, offset in offsets:
             if (topic, queue_id) in ends:
                 end = ends[topic, queue_id]

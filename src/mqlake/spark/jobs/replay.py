@@ -41,8 +41,9 @@ from mqlake.lake.storage import storage_at
 from mqlake.message import WAITING_TOPICS
 from mqlake.spark.archived import may_have
 from mqlake.spark.jobs.replay_place import making
-from mqlake.spark.jobs.tasks import let_workers_reach, run_tasks
+from mqlake.spark.jobs.tasks import run_tasks
 from mqlake.spark.options import SourceOptions, parse_options
+from mqlake.spark.reach import reach
 from mqlake.spark.selection import Selection
 from mqlake.store.opening import begin_behind_first_file, find_store, resolve
 from mqlake.store.scan import schema as scanned_schema
@@ -127,8 +128,8 @@ def replay(
     queue offset, and missing queue offsets have no message. Without it each queue counts from 0.
     """
     options = _options(lake, selection, include_internal=include_internal)
+    reach(spark, lake)
     opened = Lake.open(lake)
-    let_workers_reach(spark, opened.place)
     snapshot = opened.snapshot()
     state = _state(opened, snapshot, store)
     ranges = _ranges(snapshot, state, options)

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from mqlake import MessageStore
+from mqlake.errors import StoreError
 from mqlake.files.layout import Layout
 from mqlake.logs.scars import read_scars
 from mqlake.report.data import (
@@ -23,10 +25,13 @@ from mqlake.report.data import (
     Report,
     Step,
     StoreFacts,
-    TopicFacts,
     TopKey,
+    WorkerFacts,
 )
+from mqlake.report.naming import title_of
+from mqlake.report.times import axis_of
 from mqlake.spark.jobs.report_lake import lake_facts
+from mqlake.spark.jobs.report_topics import TREND_STEPS, topic_facts
 from mqlake.spark.jobs.stats import Stats, stats
 from mqlake.spark.jobs.stats_rows import latency_at, latency_buckets
 from mqlake.store.gates import Gates
@@ -35,20 +40,27 @@ TOP_KEYS_SHOWN = 100
 
 
 def report(
-    spark: SparkSession, stores: str | Sequence[str] = (), *, lake: str | None = None, title: str = "Message report"
+    spark: SparkSession | None,
+    stores: str | Sequence[str] = (),
+    *,
+    lake: str | None = None,
+    title: str | None = None,
 ) -> Report:
-    """Return all that a page shows of stores, of a lake, or of both."""
+    """Return all that a page shows of stores, of a lake, or of both. Without a session it is counted here.
+
+    The title is the store's name unless one is given.
+    """
     return report_of(stats(spark, stores, lake=lake), lake=lake, title=title)
 
 
-def report_of(found: Stats, *, lake: str | None = None, title: str = "Message report") -> Report:
+def report_of(found: Stats, *, lake: str | None = None, title: str | None = None) -> Report:
     """Return the report for statistics that were taken before."""
     (total,) = found.traffic().to_pylist() or [{}]
     (internal,) = found.traffic(internal=True).to_pylist() or [{}]
     steps, step_ms = _pulse(found)
     keys = found.keys()
     return Report(
-        title=title,
+        title=title if title is not None else title_of(sorted(found.logs), lake),
         made_ms=time.time_ns() // 1_000_000,
         stores=_stores(found),
         messages=total.get("messages", 0) or 0,
@@ -58,7 +70,7 @@ def report_of(found: Stats, *, lake: str | None = None, title: str = "Message re
         queue_count=found.queues.num_rows,
         steps=steps,
         step_ms=step_ms,
-        topics=_topics(found, keys),
+        topics=topic_facts(found, keys, axis_of(steps, step_ms, most=TREND_STEPS)),
         sizes=[Bucket(low, 2 * low, many) for low, many in _pairs(found.histogram("size"))],
         latencies=_latencies(found),
         max_latency_ms=total.get("max_latency_ms", 0) or 0,
@@ -66,6 +78,7 @@ def report_of(found: Stats, *, lake: str | None = None, title: str = "Message re
         key_count=pc.sum(keys["messages"]).as_py() or 0,
         lag=_lag(found),
         damage=_damage(found),
+        workers=_workers(found),
         lake=lake_facts(lake) if lake is not None else None,
         gates=_gates(found),
     )
@@ -94,17 +107,6 @@ def _pulse(found: Stats) -> tuple[list[Step], int]:
         before = sums.get(at // step * step, (0, 0))
         sums[at // step * step] = before[0] + messages, before[1] + size
     return [Step(at, *sums[at]) for at in sorted(sums)], step
-
-
-def _topics(found: Stats, keys: pa.Table) -> list[TopicFacts]:
-    distinct = dict(zip(keys["topic"].to_pylist(), keys["distinct"].to_pylist(), strict=True))
-    return [
-        TopicFacts(
-            *(row["topic"], row["messages"], row["bytes"], row["latency_ms"] / row["messages"]),
-            distinct.get(row["topic"]),
-        )
-        for row in found.traffic("topic").to_pylist()
-    ]
 
 
 def _latencies(found: Stats) -> list[Bucket]:
@@ -139,6 +141,25 @@ def _damage(found: Stats) -> list[Damage]:
         for scar in read_scars(Layout(Path(store)).scars):
             if scar is not None and (store, scar.start) not in seen and scar.end > found.logs[store][0]:
                 rows.append(Damage(store, scar.start, scar.end - scar.start, scar.reason))
+    return rows
+
+
+def _workers(found: Stats) -> list[WorkerFacts]:
+    """Return the workers in trouble, of stores that a program has open for writing."""
+    rows = []
+    for path in found.logs:
+        if not Layout(Path(path)).health.exists():  # no program has it open
+            continue
+        try:
+            with MessageStore.open(path, read_only=True) as store:
+                health = store.health()
+        except StoreError:  # counting has read it a moment ago: it was deleted or is being made anew
+            continue
+        rows += [
+            WorkerFacts(path, worker.name, worker.state.value, worker.error, worker.since_ms)
+            for worker in health.workers
+            if worker.error is not None
+        ]
     return rows
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -52,11 +54,18 @@ def _stages(notes: Notes) -> list[Stage]:
     return [
         Stage(
             *(name, stage.rows, stage.bytes, stage.rows_per_s),
-            ", ".join(f"{store}: {offset:,}" for store, offset in stage.position.items()),
+            _position(stage.position),
             *(stage.lag_bytes, stage.at, stage.last_error),
         )
         for name, stage in notes.stages.items()
     ]
+
+
+def _position(offsets: Mapping[str, int]) -> str:
+    """Return how far a stage is in each log; without the store's name if there is one."""
+    if len(offsets) == 1:
+        return "".join(f"{offset:,}" for offset in offsets.values())
+    return ", ".join(f"{store}: {offset:,}" for store, offset in offsets.items())
 
 
 def _check(storage: Storage, snapshot: LakeSnapshot) -> CheckFacts | None:

@@ -24,6 +24,7 @@ from mqlake.spark.jobs.stats_split import stats_split
 from mqlake.spark.jobs.tasks import run_tasks
 from mqlake.spark.options import parse_options
 from mqlake.spark.plan import StorePlan, plan
+from mqlake.spark.reach import reach
 
 By = Literal["store", "topic", "queue_id", "tags", "time"]
 DIMENSIONS: tuple[By, ...] = ("store", "topic", "queue_id", "tags", "time")
@@ -95,12 +96,18 @@ class Stats:
 
 
 def stats(
-    spark: SparkSession, stores: str | Sequence[str] = (), *, lake: str | None = None, split_size: int | None = None
+    spark: SparkSession | None,
+    stores: str | Sequence[str] = (),
+    *,
+    lake: str | None = None,
+    split_size: int | None = None,
 ) -> Stats:
-    """Count the traffic of stores (paths or patterns), of a lake, or of both."""
+    """Count the traffic of stores (paths or patterns), of a lake, or of both. Without a session: in this process."""
     paths = stores_of((stores,) if isinstance(stores, str) else tuple(stores))
     if not paths and lake is None:
         raise InvalidConfig("stores", stores, "name a store's folder, or a lake")
+    if lake is not None and spark is not None:
+        reach(spark, lake)
     known = lake_rows(lake, paths) if lake is not None else LakeRows()
     plans = [made for path in paths for made in plans_of(path, known.covered.get(path), split_size)]
     counted = [Counted(made.store, made.start, made.stop, "log") for made in plans if made.start < made.stop]

@@ -35,7 +35,7 @@ def keep_stats(lake: str, member: Member, split: Split) -> pa.Table:
     from mqlake.lake.paths import table_path
     from mqlake.lake.storage import storage_at
 
-    rows = stats_split(split, member.name)
+    rows = stats_split(split, member.name, trend=False)  # many rows, of use only while they are new
     path = table_path("stats", member.identity, split.start, split.end)
     written = write_table(storage_at(lake), path, rows, ("kind", "store", "topic", "tags"))
     times = pc.min_max(rows["time"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64()))

@@ -7,6 +7,9 @@ stay in a lake for years and be summed there. All kinds share one schema; column
     kind      one row per                               measures
     traffic   topic, queue_id, tags, minute (`time`)    messages, bytes, body_bytes, sizes, latency
     pulse     time step: `at` ms long, from `time`      messages, bytes
+    trend     topic, time step as in a pulse            messages; only of splits shorter than ten minutes, not in lakes
+    retry     topic, consumer group (`name`)            messages: copies in the group's topic %RETRY%…
+    dead      topic, consumer group (`name`)            messages: copies in the group's topic %DLQ%…
     size      topic, size from `at` up to twice that    messages
     latency   topic, latency from `at` ms               messages
     keys      topic                                     messages: number of their keys; sketch; error: see below
@@ -41,7 +44,7 @@ ROWS = STATS
 
 OTHER_TAGS = "*"
 """Stands for tags that are too many to list. To consumers `*` means all tags."""
-STEPS_MS = (100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
+STEPS_MS = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
 """Step lengths of a pulse. Each is a multiple of those before it."""
 MAX_LATENCY_MS = 1 << 31
 FINE_LATENCY_MS = 8

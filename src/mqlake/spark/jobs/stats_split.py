@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mqlake.spark.jobs.copies import copies
 from mqlake.spark.jobs.sketch import INDEX_BITS, MAX_RANK, hash_texts, pack, ranks_of
 from mqlake.spark.jobs.stats_rows import (
     MAX_LATENCY_MS,
@@ -42,14 +43,20 @@ TAGS_A_TOPIC = 100
 """If a topic has more tags in one split, only the most frequent get their own rows."""
 PULSE_STEPS = 600
 """A split has at most this many, so the step is short if there is much traffic."""
+TREND_STEPS = 60
+"""The same for each topic. A split that would need longer steps than TREND_MS has no trend: its minutes will do."""
+TREND_MS = 10_000
 TOPIC_BITS = 64 - INDEX_BITS - MAX_RANK
 """The bits of a hash that remain for the topic when keys are counted by topic."""
 DAMAGED_RANGES = 1_000
 """A split reports at most this many damaged ranges one by one."""
 
 
-def stats_split(split: Split, store: str | None = None) -> pa.Table:
-    """Return the rows of a split, which must be a scan. `store` is the store's name in the rows (default: its path)."""
+def stats_split(split: Split, store: str | None = None, *, trend: bool = True) -> pa.Table:
+    """Return the rows of a split, which must be a scan. `store` is the store's name in the rows (default: its path).
+
+    Without `trend`, rows of that kind are left out.
+    """
     options = SourceOptions(paths=(split.store,), columns=("size",), include_internal=True)
     scan = SplitScan(options, split, COLUMNS)
     name = store if store is not None else split.store
@@ -57,7 +64,9 @@ def stats_split(split: Split, store: str | None = None) -> pa.Table:
     found = []
     if batches:
         messages = Messages.of(pa.Table.from_batches(batches).unify_dictionaries().combine_chunks())
-        found = [part for make in (_traffic, _pulse, _sizes, _latencies, _keys) for part in make(name, messages)]
+        kinds = (_traffic, _pulse, *([_trend] if trend else []), _sizes, _latencies, _keys)
+        found = [part for make in kinds for part in make(name, messages)]
+        found += copies(name, options, split, messages.topics.unique().to_pylist())
     return merge([*found, *_damage(name, scan.damage)])
 
 
@@ -229,6 +238,24 @@ def _pulse(store: str, messages: Messages) -> Iterator[pa.Table]:
         at=np.full(count, step),
         messages=np.bincount(codes, minlength=count),
         bytes=_sum(codes, count, messages.sizes),
+    )
+
+
+def _trend(store: str, messages: Messages) -> Iterator[pa.Table]:
+    span = int(messages.store_ms.max()) - int(messages.store_ms.min())
+    step = next((step for step in STEPS_MS if span // step < TREND_STEPS), STEPS_MS[-1])
+    if step > TREND_MS:
+        return
+    at = messages.store_ms // step
+    codes, count = _numbered(messages.classes, _encoded(at)[0])
+    first = _first_rows(codes, count)
+    yield rows(
+        "trend",
+        store,
+        **messages.named(messages.classes[first]),
+        time=_times(at[first] * step),
+        at=np.full(count, step),
+        messages=np.bincount(codes, minlength=count),
     )
 
 

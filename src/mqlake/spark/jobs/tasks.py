@@ -8,7 +8,6 @@ works over Spark Connect.
 from __future__ import annotations
 
 import gc
-import os
 import pickle
 import re
 import sys
@@ -21,36 +20,25 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from mqlake.files.place import place_of
-
 Item = TypeVar("Item")
 Work = Callable[[Item], pa.Table | Iterable[pa.RecordBatch]]
 OF_SPARK = re.compile(r"/(pyspark\.zip|py4j-[^/]*-src\.zip|spark-core_[^/]*\.jar)$")
 
 
-def run_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> pa.Table:
-    """Return what `work` returned for the items, in their order.
+def run_tasks(spark: SparkSession | None, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> pa.Table:
+    """Return what `work` returned for the items, in their order. Without a session it runs in this process.
 
     `work` is a function of a module that workers can import, or a `functools.partial` of one. It returns tables with
     `schema`, or yields batches.
     """
     if not items:
         return schema.empty_table()
+    if spark is None:
+        made = (work(item) for item in items)
+        tables = [each if isinstance(each, pa.Table) else pa.Table.from_batches(each, schema) for each in made]
+        return pa.concat_tables(tables).cast(schema)
     table: pa.Table = lazily(spark, items, work, schema).toArrow()
     return table.cast(schema)
-
-
-OF_OBJECT_STORES = ("AWS_", "GOOGLE_", "AZURE_")
-"""How the environment variables begin that name object stores and credentials."""
-
-
-def let_workers_reach(spark: SparkSession, lake: str) -> None:
-    """If a lake is in an object store, give the session's workers this process's variables for it, as if they were set
-    before Spark was started. Over Spark Connect, workers have only what their own machines say."""
-    environment = getattr(getattr(spark, "_sc", None), "environment", None)
-    if environment is not None and not place_of(lake).is_local:
-        found = {name: value for name, value in os.environ.items() if name.startswith(OF_OBJECT_STORES)}
-        environment.update(found)
 
 
 def lazily(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> DataFrame:

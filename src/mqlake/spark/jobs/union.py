@@ -23,6 +23,7 @@ from mqlake.spark.archived import state_of
 from mqlake.spark.jobs.lake_table import LakeTable
 from mqlake.spark.options import SourceOptions, parse_options
 from mqlake.spark.plan import expand
+from mqlake.spark.reach import reach
 from mqlake.spark.schema import DAMAGE
 
 _LOG = logging.getLogger("mqlake.spark.plan")
@@ -45,6 +46,7 @@ def union(spark: SparkSession, stores: str | Sequence[str] | None, lake: str, **
     `options` are those of the source and select from both parts. If a store's folder is gone, only its archive is read.
     """
     given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    reach(spark, lake)
     opened = Lake.open(lake)
     snapshot = opened.snapshot()
     boundaries = boundaries_of(opened, snapshot, stores)

@@ -28,12 +28,15 @@ from mqlake.spark.jobs.stats_rows import MEASURES, ROWS
 from mqlake.spark.jobs.stats_split import stats_split
 from mqlake.spark.jobs.tasks import lazily
 from mqlake.spark.options import parse_options
+from mqlake.spark.reach import reach
 
 PLACE = ("store", "topic", "queue_id", "tags", "time")
 
 
 def views(spark: SparkSession, stores: str | Sequence[str] = (), lake: str | None = None) -> Views:
     """Register the tables of stores (paths or patterns), of a lake, or of both."""
+    if lake is not None:
+        reach(spark, lake)
     paths = stores_of((stores,) if isinstance(stores, str) else tuple(stores))
     if not paths and lake is None:
         raise InvalidConfig("stores", stores, "name a store's folder, or a lake")

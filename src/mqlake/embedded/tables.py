@@ -1,0 +1,146 @@
+"""The tables of stores for SQL in this process: `messages`, `queues`, `stats`, as `mqlake.spark.views` has them.
+
+Each query sees the stores as they are when it runs. `queues` and `stats` are made when a query names them, by the
+functions that Spark's workers call, so both engines count alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from mqlake.embedded.messages import SCHEMA, batches
+from mqlake.embedded.need import Need, need_of
+from mqlake.errors import QueryFailed
+
+TRAFFIC = {
+    "messages": "sum",
+    "bytes": "sum",
+    "body_bytes": "sum",
+    "min_size": "min",
+    "max_size": "max",
+    "latency_ms": "sum",
+    "max_latency_ms": "max",
+}
+HINT = "; this is DuckDB's dialect, --master 'local[*]' asks Spark"
+_PLACE = re.compile(r"LINE (\d+):")
+
+
+class EmbeddedTables:
+    """The tables of some stores. One thread at a time uses it."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = list(paths)
+        self._database = duckdb.connect(":memory:")
+        self._database.execute("set enable_external_access = false")
+        self._database.execute("set default_null_order = 'nulls_first_on_asc_last_on_desc'")  # as in Spark
+        self._database.register("messages", pa.Table.from_batches([], SCHEMA))
+
+    names = ("messages", "queues", "stats")
+
+    def query(self, text: str) -> duckdb.DuckDBPyRelation | None:
+        """Return the result of a query, which is read as it is fetched; None for a statement without one."""
+        try:
+            self._register_others(text)
+            self._database.register("messages", pa.Table.from_batches([], SCHEMA))
+            statements = self._database.extract_statements(text)
+            if len(statements) != 1:
+                raise QueryFailed(f"{len(statements)} statements; expected one")
+            if statements[0].type != duckdb.StatementType.SELECT:
+                self._database.execute(text)
+                return None
+            plan = self._database.execute(f"explain (format json) {text}").fetchall()[0][1]
+            self._register_messages(need_of(json.loads(plan)))
+            return self._database.sql(text)
+        except duckdb.Error as error:
+            raise failure(str(error)) from None
+
+    def columns_of(self, table: str) -> list[tuple[str, str]]:
+        """Return the columns of a table with their types."""
+        self._register_others(table)
+        try:
+            found = self._database.table(table)
+        except duckdb.Error as error:
+            raise failure(str(error)) from None
+        return list(zip(found.columns, map(str, found.types), strict=True))
+
+    def close(self) -> None:
+        self._database.close()
+
+    # ---- tables
+
+    def _register_messages(self, need: Need) -> None:
+        if not need.read_count:
+            return
+        reader = pa.RecordBatchReader.from_batches(SCHEMA, self._batches(need))
+        self._database.register("messages", reader if need.read_count == 1 else reader.read_all())
+
+    def _batches(self, need: Need) -> Iterator[pa.RecordBatch]:
+        for path in self._paths:
+            yield from batches(path, need.columns, need.topics)
+
+    def _register_others(self, text: str) -> None:
+        if re.search(r"\bqueues\b", text, re.IGNORECASE):
+            self._database.register("queues", self._queues())
+        if re.search(r"\bstats\b", text, re.IGNORECASE):
+            self._database.register("counted", self._counted())
+            place = "store, topic, queue_id, tags, time as minute"
+            sums = ", ".join(f"cast({how}({name}) as bigint) as {name}" for name, how in TRAFFIC.items())
+            self._database.execute(
+                f"create or replace view stats as select {place}, {sums} from counted "
+                "where kind = 'traffic' and not internal group by store, topic, queue_id, tags, time"
+            )
+
+    def _queues(self) -> pa.Table:
+        from mqlake.spark.jobs.queues import queues_of
+
+        return pa.concat_tables(map(queues_of, self._paths))
+
+    def _counted(self) -> pa.Table:
+        from mqlake.spark.jobs.stats import plans_of
+        from mqlake.spark.jobs.stats_rows import ROWS
+        from mqlake.spark.jobs.stats_split import stats_split
+
+        splits = [split for path in self._paths for made in plans_of(path, None) for split in made.splits]
+        return pa.concat_tables([ROWS.empty_table(), *map(stats_split, splits)])
+
+
+def failure(text: str) -> QueryFailed:
+    """Return DuckDB's error as one sentence, with the place in the query if it shows one."""
+    lines = text.strip().splitlines()
+    sentence = re.sub(r"^\w[\w ]* Error: ", "", lines[0])
+    hint = HINT if re.match(r"(Parser|Catalog|Binder) Error", lines[0]) else ""
+    for shown, mark in itertools.pairwise(lines):
+        place = _PLACE.match(shown)
+        if place is not None and mark.strip() == "^":
+            return QueryFailed(f"{sentence}{hint}", int(place[1]), mark.index("^") - place.end())
+    return QueryFailed(f"{sentence}{hint}")
+
+
+def rows_of(found: duckdb.DuckDBPyRelation) -> tuple[list[str], list[str], Iterator[list[Any]]]:
+    """Return names, types and rows of a result. Times are texts in the session's zone, as DuckDB writes them."""
+    kinds = [str(kind) for kind in found.types]
+    names = list(found.columns)
+    places = [f"c{place}" for place in range(len(names))]  # two columns of a query may have the same name
+    texts = [
+        f"cast({place} as varchar)" if kind.startswith("TIMESTAMP") else place
+        for place, kind in zip(places, kinds, strict=True)
+    ]
+    shown = found.query("answer", f"select {', '.join(texts)} from (select * from answer) t({', '.join(places)})")
+    assert shown is not None, "a select has a result"
+    return names, kinds, _rows(shown)
+
+
+def _rows(found: duckdb.DuckDBPyRelation) -> Iterator[list[Any]]:
+    try:
+        for batch in found.to_arrow_reader():
+            columns = [column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns]
+            yield from map(list, zip(*columns, strict=True))
+    except duckdb.Error as error:
+        raise failure(str(error)) from None

@@ -1,0 +1,123 @@
+"""DuckDB in this process and Spark give the same answer to the same query, and read no more than they need."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+import mqlake.spark
+from mqlake import Message
+from mqlake.cli.main import mqlake as root
+from tests.helpers import open_small
+
+pytest.importorskip("duckdb")
+
+from mqlake.embedded import messages
+from mqlake.embedded.need import topics_of
+from mqlake.embedded.tables import EmbeddedTables, rows_of
+
+QUERIES = [
+    "select topic, count(*) n, sum(size) bytes, min(queue_offset) a, max(queue_id) b from messages group by topic "
+    "order by topic",
+    "select count(*) n from messages",
+    "select tags, count(*) n from messages where topic = 'orders' group by tags order by tags",
+    "select physical_offset, topic, keys, properties, body from messages order by physical_offset",
+    "select physical_offset, store_timestamp, born_timestamp, born_host from messages order by 1",
+    "select a.physical_offset x from messages a join messages b on a.physical_offset = b.physical_offset order by x",
+    "select count(*) n from messages where topic in ('orders', 'its') and queue_id >= 0 and size > 10",
+    "select count(*) n from messages where topic = 'orders' or size > 1",
+    "select count(*) n from messages where array_contains(keys, 'key-7')",
+    "select topic, queue_id, min_offset, max_offset, entries, first_time from queues order by topic, queue_id",
+    "select topic, tags, sum(messages) m, sum(bytes) b from stats group by topic, tags order by topic, tags",
+    "select size / 2 half, size * 1.5 more, topic is null x, coalesce(tags, '-') t from messages "
+    "order by physical_offset",
+    "select store_timestamp from messages where 1 = 0",
+    "with m as (select topic, size from messages) select topic, avg(size) mean from m group by topic order by topic",
+    "select topic, row_number() over (partition by topic order by physical_offset) r from messages order by 1, 2",
+]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Orders and others, a delayed message, a transaction, and one damaged record."""
+    path = tmp_path_factory.mktemp("answers") / "store"
+    with open_small(path) as opened:
+        for number in range(30):
+            topic = ("orders", "its", "clicks")[number % 3]
+            fields: dict[str, Any] = {"tags": "paid", "properties": {"amount": str(number)}} if number % 2 else {}
+            opened.put(Message(topic, b"body %d \xff" % number, keys=f"key-{number}", queue_id=number % 2, **fields))
+        opened.put(Message("orders", b"later", delay_s=3600))
+        with opened.transaction() as transaction:
+            transaction.put(Message("orders", b"together"))
+    log = path / "commitlog" / f"{0:020d}"
+    data = bytearray(log.read_bytes())
+    data[data.index(b"body 8 ")] ^= 1
+    log.write_bytes(data)
+    return path
+
+
+def answers(store: Path, query: str, *more: str) -> list[dict[str, Any]]:
+    result = CliRunner().invoke(root, ["sql", str(store), query, "--format", "json", *more], prog_name="mqlake")
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_both_engines_give_the_same_answer(spark: SparkSession, store: Path, query: str) -> None:
+    assert answers(store, query) == answers(store, query, "--master", "local[*]")
+
+
+def test_statistics_without_spark_are_those_of_spark(spark: SparkSession, store: Path) -> None:
+    ours, theirs = mqlake.spark.stats(None, str(store)), mqlake.spark.stats(spark, str(store))
+    assert ours.traffic("topic", "tags").equals(theirs.traffic("topic", "tags"))
+    assert ours.keys().equals(theirs.keys()) and ours.queues.equals(theirs.queues)
+    assert ours.kind("damage").to_pylist() == theirs.kind("damage").to_pylist() != []
+
+
+@pytest.mark.parametrize(
+    ("query", "columns", "topics"),
+    [
+        ("select topic, size from messages", {"topic", "size"}, None),
+        ("select size from messages where topic = 'orders'", {"topic", "size"}, {"orders"}),
+        ("select size from messages where topic in ('a', 'b''c')", {"topic", "size"}, {"a", "b'c"}),
+        ("select size from messages where topic = 'a' or size = 1", {"topic", "size"}, None),
+        ("select size from messages where topic <> 'a'", {"topic", "size"}, None),
+    ],
+)
+def test_only_needed_columns_and_topics_are_scanned(
+    store: Path, monkeypatch: pytest.MonkeyPatch, query: str, columns: set[str], topics: set[str] | None
+) -> None:
+    asked: list[tuple[set[str], set[str] | None]] = []
+    scan = messages.batches
+
+    def watched(path: str, names: Any, only: Any) -> Any:
+        asked.append((set(names), None if only is None else set(only)))
+        return scan(path, names, only)
+
+    monkeypatch.setattr("mqlake.embedded.tables.batches", watched)
+    tables = EmbeddedTables([str(store)])
+    found = tables.query(query)
+    assert found is not None
+    list(rows_of(found)[2])
+    tables.close()
+    assert asked == [(columns, topics)]
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("topic = 'a'", {"a"}),
+        ("((size > 3) AND (topic = 'a AND (b'))", {"a AND (b"}),
+        ("((topic = 'a') = false)", None),
+        ("(NOT (topic = 'a'))", None),
+        ("((topic = 'a') OR (tags = 'b'))", None),
+        ("(lower(topic) = 'a')", None),
+    ],
+)
+def test_a_filter_names_topics_only_if_nothing_else_passes_it(condition: str, expected: set[str] | None) -> None:
+    assert topics_of(condition) == expected
