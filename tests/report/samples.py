@@ -23,6 +23,7 @@ from mqlake.report.data import (
     StoreFacts,
     TopicFacts,
     TopKey,
+    WorkerFacts,
 )
 
 NOW = 1_767_225_600_000
@@ -44,11 +45,16 @@ def busy(topic_count: int = 12, *, name: str = "orders", hours: int = 26) -> Rep
         TopicFacts(
             *(f"{name}-{number}", int(messages * w / sum(weights)), int(size * w / sum(weights)), 0.4 + number),
             int(messages * w / 30) if number % 3 else None,
+            tag_count=number % 5 * 25,
+            more_tags=number % 5 == 4,
+            retries=number % 4 * 1_100,
+            dead_letters=number % 7 // 6 * 12,
+            trend=[int(9_000 * w * s) for s in shape[number :: len(shape) // 38]][:38],
         )
         for number, w in enumerate(weights)
     ]
     return Report(
-        title="Message report",
+        title="broker-a/store",
         made_ms=NOW + hours * 3_600_000 + 120_000,
         stores=[StoreFacts("/data/broker-a/store", 1 << 30, (1 << 30) + size, 1 << 30, (1 << 30) + size)],
         messages=messages,
@@ -73,6 +79,9 @@ def busy(topic_count: int = 12, *, name: str = "orders", hours: int = 26) -> Rep
             LagFacts("/data/broker-a/store", "audit", f"{name}-0", 4, 0, None),
         ],
         damage=[Damage("/data/broker-a/store", 1_081_344, 306, "the body's CRC differs from the one in its header")],
+        workers=[
+            WorkerFacts("/data/broker-a/store", "dispatch", "failed", "OSError: [Errno 5] Input/output error", NOW)
+        ],
         lake=LakeFacts(
             path="/data/lake",
             version=412,
@@ -112,12 +121,12 @@ def busy(topic_count: int = 12, *, name: str = "orders", hours: int = 26) -> Rep
 
 
 def empty() -> Report:
-    return Report(title="Message report", made_ms=NOW, stores=[StoreFacts("/data/new", 0, 0, 0, 0)])
+    return Report(title="new", made_ms=NOW, stores=[StoreFacts("/data/new", 0, 0, 0, 0)])
 
 
 def one_message() -> Report:
     return Report(
-        title="Message report",
+        title="one",
         made_ms=NOW + 5_000,
         stores=[StoreFacts("/data/one", 0, 132, 0, 132)],
         messages=1,
@@ -125,8 +134,8 @@ def one_message() -> Report:
         body_bytes=5,
         queue_count=1,
         steps=[Step(NOW, 1, 132)],
-        step_ms=100,
-        topics=[TopicFacts("orders", 1, 132, 0.0, None)],
+        step_ms=1,
+        topics=[TopicFacts("orders", 1, 132, 0.0, None, trend=[0, 1, 0])],
         sizes=[Bucket(128, 256, 1)],
         latencies=[Bucket(0, 1, 1)],
     )
@@ -143,13 +152,14 @@ def hostile() -> Report:
         bytes=1 << 50,
         steps=[Step(NOW, 10**13, 1 << 50), Step(NOW + 400 * 86_400_000, 1, 1)],
         step_ms=86_400_000,
-        topics=[TopicFacts(HOSTILE, 10**13, 1 << 50, 2.0**31, 10**12), TopicFacts(long, 1, 1, 0.01, 1)],
+        topics=[TopicFacts(HOSTILE, 10**13, 1 << 50, 2.0**31, 10**12), TopicFacts(long, 1, 1, 0.01, 1, trend=[1])],
         sizes=[Bucket(1 << n, 2 << n, 10**n) for n in range(14)],
         latencies=[Bucket(0, 1, 0), Bucket(1 << 31, 1 << 32, 10**13)],
         max_latency_ms=1 << 31,
         key_count=10**13,
         top_keys=[TopKey(HOSTILE, HOSTILE, 10**12, 10**13), TopKey(long, long, 2, 2)],
         lag=[LagFacts(HOSTILE, HOSTILE, HOSTILE, 1, 10**12, 0), LagFacts(long, long, long, 1, 1, NOW)],
+        workers=[WorkerFacts(HOSTILE, HOSTILE, HOSTILE, HOSTILE * 100, 1 << 60)] * 7,
         damage=[Damage(HOSTILE, 1, 2, HOSTILE)] * 12 + [Damage(long, None, None, long)],
         lake=LakeFacts(
             path=HOSTILE,

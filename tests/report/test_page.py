@@ -9,11 +9,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from mqlake.report import render, scales
-from mqlake.report.data import Bucket, CheckFacts, LakeFacts, Step
+from mqlake.report import render, scales, times
+from mqlake.report.data import Bucket, CheckFacts, Damage, LakeFacts, Step, StoreFacts, TopicFacts
+from mqlake.report.naming import title_of
 from tests.report.samples import HOSTILE, NOW, SAMPLES, busy, empty, hostile, one_message
 
-VOID = {"meta", "br", "line", "rect", "input"}
+VOID = {"meta", "br", "line", "rect", "input", "path", "polyline"}
 
 
 class Page(HTMLParser):
@@ -78,7 +79,7 @@ def test_outside_texts_are_escaped() -> None:
     page = Page(text)
     assert HOSTILE in page.text
     assert HOSTILE in page.titles[0]
-    assert any(value == HOSTILE for _, name, value in page.attributes if name == "title")
+    assert any(HOSTILE in (value or "") for _, name, value in page.attributes if name == "title")
 
 
 def test_the_page_of_an_empty_store_reports_no_messages() -> None:
@@ -91,15 +92,71 @@ def test_the_page_of_an_empty_store_reports_no_messages() -> None:
 def test_one_message_is_reported_in_the_singular_and_drawn() -> None:
     page = Page(render(one_message()))
     assert "1message" in page.text and "1topic" in page.text and "1queue" in page.text
-    assert any("10 per second" in title for title in page.titles)
+    assert "2026-01-01 00:00:00.000 to 2026-01-01 00:00:00.001 UTC" in page.text
+    assert any("1 per millisecond" in title for title in page.titles), "not 1,000 per second"
 
 
-def test_many_topics_show_as_the_largest_a_sum_of_the_others_and_a_full_table() -> None:
+def test_many_topics_show_as_the_largest_and_a_sum_of_the_others_with_their_rows_folded_away() -> None:
     report = SAMPLES["many"]()
     page = Page(render(report))
-    assert "485 others" in page.text
+    assert "485 more topics: " in page.text
     for topic in report.topics:
         assert topic.name in page.text
+
+
+def test_a_topic_has_its_traffic_keys_tags_retries_and_dead_letters_in_one_row() -> None:
+    topic = TopicFacts("orders", 900, 9_000, 1.0, 40, 100, True, 27, 3, [1, 5, 2])
+    page = render(replace(one_message(), topics=[topic, TopicFacts("%RETRY%billing", 27, 270, 1.0, None)]))
+    row = next(line for line in re.findall(r"<tr>(.*?)</tr>", page) if ">orders<" in line)
+    assert [Page(cell).text for cell in re.findall(r"<td.*?>.*?</td>", row)][-4:] == [
+        *(f"≈{scales.NBSP}40", f"≥{scales.NBSP}100", "27", "3")
+    ]
+    points = ET.fromstring(re.findall(r"<svg.*?</svg>", row)[0]).find("polyline")
+    assert points is not None and points.attrib["points"] == "0 15 60 1 120 12", "as high as its highest step"
+    assert 'class="spark"' not in render(replace(one_message(), topics=[topic._replace(trend=[8])])), "one step only"
+    assert "1 topic of a consumer group: 27 messages" in Page(page).text, "and the copies are not among the topics"
+
+
+def test_what_needs_attention_is_named_at_the_top_and_only_then() -> None:
+    page = render(busy())
+    (banner,) = re.findall(r'<div class="banner bad".*?</div>', page)
+    assert page.index(banner) < page.index('class="tiles"')
+    for expected in (
+        "1 damaged place in the log: readers skip 306",
+        "Worker dispatch has failed since 2026-01-01 00:00:00 UTC: OSError: [Errno 5] Input/output error",
+        "The pipeline&#x27;s last run: failed, StageFailed",
+        "2 consumer groups lag by 19,131 messages; the oldest waits for 2",
+    ):
+        assert expected in banner
+    lagging = replace(one_message(), lag=busy().lag)
+    assert 'class="banner warn"' in render(lagging), "lag alone is a warning"
+    assert 'class="banner' not in render(replace(one_message(), lag=[busy().lag[-1]])), "a group without lag"
+
+
+def test_the_store_is_a_column_only_where_there_are_several() -> None:
+    assert "<th>store</th>" not in render(busy())
+    second = StoreFacts("/data/broker-b/store", 0, 1, 0, 1)
+    assert render(replace(busy(), stores=[*busy().stores, second])).count("<th>store</th>") >= 5
+    elsewhere = [Damage("/data/broker-c/store", 1, 2, "torn")]
+    assert "<th>store</th>" in render(replace(busy(), damage=elsewhere)), "a store that only a lake knows"
+
+
+@pytest.mark.parametrize(
+    ("stores", "lake", "title"),
+    [
+        (["/data/shop"], None, "shop"),
+        (["/home/mq/broker-a/store"], "/lake", "broker-a/store"),
+        (["/a/x", "/b/y"], None, "x and y"),
+        (["/a/x", "/b/y", "/c/z"], None, "x, y and z"),
+        (["/a/x", "/b/x"], None, "2 stores"),
+        ([f"/a/{n}" for n in range(9)], None, "9 stores"),
+        ([], "s3://bucket/shops", "shops"),
+        (["/"], None, "/"),
+        ([], None, "Message report"),
+    ],
+)
+def test_a_page_is_named_after_its_store(stores: list[str], lake: str | None, title: str) -> None:
+    assert title_of(stores, lake) == title
 
 
 def test_every_chart_has_a_name_and_a_table_with_its_numbers() -> None:
@@ -108,7 +165,7 @@ def test_every_chart_has_a_name_and_a_table_with_its_numbers() -> None:
     named = [value for tag, name, value in page.attributes if tag == "svg" and name == "aria-label"]
     assert len([name for name in named if name and "over time" in name]) == 2
     assert page.tags.count("details") >= 5
-    steps, _ = scales.rebinned(report.steps, report.step_ms)
+    steps, _ = times.rebinned(report.steps, report.step_ms)
     assert all(scales.count(step.messages) in page.text for step in steps)
 
 
@@ -136,12 +193,39 @@ def test_a_page_says_if_the_pipeline_found_nothing_or_never_ran() -> None:
 
 def test_merged_steps_lose_no_message_and_leave_no_hole() -> None:
     steps = [Step(NOW + at, 3, 10) for at in (0, 100, 5_000, 86_400_000, 90_000_000)]
-    found, width = scales.rebinned(steps, 100)
+    found, axis = times.rebinned(steps, 100)
     assert sum(step.messages for step in found) == 15 and sum(step.bytes for step in found) == 50
-    assert len(found) <= scales.MAX_BARS and width % 100 == 0
-    assert [step.time_ms for step in found] == [found[0].time_ms + n * width for n in range(len(found))]
-    alone, _ = scales.rebinned(steps[:1], 100)
-    assert len(alone) == scales.MIN_BARS and sum(step.messages for step in alone) == 3
+    assert len(found) <= times.MAX_BARS and axis.width % 100 == 0
+    assert [step.time_ms for step in found] == [found[0].time_ms + n * axis.width for n in range(len(found))]
+    alone, _ = times.rebinned(steps[:1], 100)
+    assert len(alone) == times.MIN_BARS and sum(step.messages for step in alone) == 3
+
+
+def test_the_time_axis_begins_with_the_first_message_and_ends_with_the_last() -> None:
+    for span in (7, 150, 4_000, 86_400_000, 400 * 86_400_000):
+        steps = [Step(NOW + at, 1, 1) for at in (0, span // 3, span)]
+        axis = times.axis_of(steps, 1)
+        assert axis.start <= NOW < axis.start + axis.width or axis.step_count == times.MIN_BARS
+        assert axis.end - axis.width <= NOW + span < axis.end or axis.step_count == times.MIN_BARS
+        assert times.MIN_BARS <= axis.step_count <= times.MAX_BARS
+
+
+def test_a_few_messages_of_a_wrong_clock_do_not_squeeze_all_others_into_one_bar() -> None:
+    steps = [Step(0, 1, 1), *(Step(NOW + n * 1_000, 100, 1) for n in range(60)), Step(NOW * 3, 2, 1)]
+    found, axis = times.rebinned(steps, 1_000)
+    assert len(found) == 60 and (axis.before, axis.after) == (1, 2)
+    report = replace(one_message(), steps=steps, step_ms=1_000, messages=6_003)
+    assert "not drawn: 1 message before and 2 messages after this time" in Page(render(report)).text
+    few = [Step(0, 1, 1), *steps[1:4]]
+    assert times.axis_of(few, 1_000).before == 0, "one of three hundred counts"
+
+
+def test_times_have_milliseconds_only_where_seconds_are_equal() -> None:
+    assert times.moments([NOW, NOW + 1]) == ["2026-01-01 00:00:00.000", "2026-01-01 00:00:00.001"]
+    assert times.moments([NOW, NOW + 1_000]) == ["2026-01-01 00:00:00", "2026-01-01 00:00:01"]
+    assert [text for _, text in times.time_ticks(NOW, NOW + 10)] == [
+        *("00:00.000", "00:00.002", "00:00.004", "00:00.006", "00:00.008", "00:00.010")
+    ]
 
 
 def test_buckets_are_merged_into_doublings() -> None:
@@ -179,5 +263,5 @@ def test_numbers_are_short_and_have_no_trailing_zeroes() -> None:
 
 
 def test_impossible_times_are_shown_as_numbers() -> None:
-    assert scales.moment(NOW) == "2026-01-01 00:00:00"
-    assert scales.moment(10**18) == f"{10**18} ms"
+    assert times.moment(NOW) == "2026-01-01 00:00:00"
+    assert times.moment(10**18) == f"{10**18} ms"

@@ -13,8 +13,9 @@ import pytest
 
 from mqlake.torture.run import Torture
 from tests.helpers import eventually
+from tests.plain_locks import plain_locks
 
-BREAKS = Path(__file__).parent / "breaks"
+BREAKS = os.pathsep.join(filter(None, [str(Path(__file__).parent / "breaks"), os.environ.get("PYTHONPATH")]))
 
 CONVICTIONS = [
     ("kill", 1, "cuts_too_much", "lost"),
@@ -25,6 +26,8 @@ CONVICTIONS = [
     ("syncs", 40, "deaf_to_errors", "false_acks"),
     pytest.param("full", 1, "never_resumes", "errors", marks=pytest.mark.long),  # waits for the 15 s
     ("shapes", 0, "refuses_rudely", "refused"),
+    ("partition", 19, "confirms_early", "lost"),
+    ("partition", 19, "merges_logs", "undetected"),
 ]
 
 # Timing decides what a kill leaves to be cut, and whether the Nth sync is one of the log or of a queue.
@@ -35,7 +38,7 @@ TRIES = {"kill": 40, "syncs": 20}
 def test_a_broken_store_is_caught(
     row: str, case: int, how: str, column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(BREAKS))
+    monkeypatch.setenv("PYTHONPATH", BREAKS)
     monkeypatch.setenv("BREAK", how)
     result = Torture(tmp_path, seed=1).run_row(row, None, case)
     last = case + TRIES.get(row, 0)
@@ -50,7 +53,7 @@ def test_a_broken_store_is_caught(
 
 
 def torture(tmp_path: Path, *words: str, how: str = "") -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(BREAKS), "BREAK": how}
+    env = {**os.environ, "PYTHONPATH": BREAKS, "BREAK": how}
     command = [sys.executable, "-m", "mqlake", "torture", str(tmp_path), "--seed", "7", *words]
     return subprocess.run(command, env=env, capture_output=True, text=True)
 
@@ -72,10 +75,13 @@ def test_a_worker_that_dies_counts_as_an_error_and_the_row_continues(tmp_path: P
     assert f"mqlake torture {tmp_path} --only kill --case" in report["failures"][0]["again"]
 
 
-def test_a_row_that_is_not_permitted_here_is_skipped_with_the_reason(tmp_path: Path) -> None:
-    done = torture(tmp_path, "--only", "full", how="is_not_root")
+@pytest.mark.parametrize(
+    ("row", "reason"), [("full", "mounting a small disk needs root"), ("partition", "network namespaces need root")]
+)
+def test_a_row_that_is_not_permitted_here_is_skipped_with_the_reason(row: str, reason: str, tmp_path: Path) -> None:
+    done = torture(tmp_path, "--only", row, how="is_not_root")
     assert done.returncode == 0
-    assert "full: not allowed here, skipped: mounting a small disk needs root" in done.stdout
+    assert f"{row}: not allowed here, skipped: {reason}" in done.stdout
 
 
 def test_nothing_is_left_if_every_promise_was_kept(tmp_path: Path) -> None:
@@ -93,10 +99,10 @@ def test_a_wrong_command_line_is_a_usage_error(tmp_path: Path, words: list[str])
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("row", ["kill", "full"])
+@pytest.mark.parametrize("row", ["kill", "full", "partition"])
 def test_an_interrupted_run_leaves_nothing(row: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mqlake", "torture", str(tmp_path), "--only", row]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=plain_locks())
     assert eventually(lambda: any(tmp_path.glob("*/*/case-*/ledger")) or process.poll() is not None, 20)
     if process.poll() == 0:
         pytest.skip("this row is not allowed here")

@@ -18,6 +18,8 @@ SECONDS = {
     "full": 1,
     "syncs": 8,
     "flips": 12,
+    "heal": 6,
+    "partition": 8,
     "kill": 12,
     "power": 12,
     "sink": 1,

@@ -2,7 +2,7 @@
 
     Path("report.html").write_text(mqlake.report.render(report))
 
-`data.py` says what a report holds, `sections.py` turns it into text, `charts.py` draws it.
+`data.py` says what a report holds, `page.py` puts its parts together, `charts.py` draws.
 """
 
 from mqlake.report.data import Report

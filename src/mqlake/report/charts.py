@@ -15,7 +15,9 @@ from mqlake.report.scales import ticks
 
 WIDTH, HEIGHT = 1000, 100
 EDGE = 2
-"""A label closer than this to an edge, in percent, is aligned with that edge."""
+"""A label closer than this to the right edge, in percent, ends there. On the left is room, under the other axis."""
+NEAR = 12
+"""A label closer than this is moved a little from the right edge where the screen is narrow."""
 
 
 class Bar(NamedTuple):
@@ -73,9 +75,10 @@ def _column(bar: Bar, x: float, step: float, top: float) -> str:
 
 
 def _label(number: int, label: Label) -> str:
-    side = "left" if label.place < EDGE else "right" if label.place > 100 - EDGE else "middle"
+    side = "right" if label.place > 100 - EDGE else "middle"
     minor = " minor" if number % 2 else ""
-    return f'<span class="{side}{minor}" style="left:{label.place:.2f}%">{escape(label.text)}</span>'
+    near = " late" if label.place > 100 - NEAR else ""
+    return f'<span class="{side}{near}{minor}" style="left:{label.place:.2f}%">{escape(label.text)}</span>'
 
 
 def share(value: float, highest: float, tooltip: str, tone: str = "first") -> str:
@@ -85,6 +88,27 @@ def share(value: float, highest: float, tooltip: str, tone: str = "first") -> st
         f'<svg class="share {tone}" viewBox="0 0 {WIDTH} 10" preserveAspectRatio="none" aria-hidden="true">'
         f'<g class="mark"><rect class="hit" width="{WIDTH}" height="10"/><rect width="{width:.1f}" height="10"/>'
         f"<title>{escape(tooltip)}</title></g></svg>"
+    )
+
+
+SPARK_WIDTH, SPARK_HEIGHT = 120, 20
+
+
+def sparkline(values: Sequence[int], tooltip: str) -> str:
+    """Draw a small line with its area, as high as its highest value; nothing for a single step, which has no course.
+
+    Coordinates are whole numbers: a page has many such lines.
+    """
+    highest = max(values, default=0)
+    if not highest or len(values) < 2:
+        return ""
+    step = SPARK_WIDTH / (len(values) - 1)
+    heights = [SPARK_HEIGHT - (value and max(1, round((SPARK_HEIGHT - 2) * value / highest))) - 1 for value in values]
+    line = " ".join(f"{round(number * step)} {height}" for number, height in enumerate(heights))
+    return (
+        f'<svg class="spark" viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT}" preserveAspectRatio="none">'
+        f'<path d="M0 {SPARK_HEIGHT}L{line} {SPARK_WIDTH} {SPARK_HEIGHT}z"/><polyline points="{line}"/>'
+        f"<title>{escape(tooltip)}</title></svg>"
     )
 
 

@@ -35,6 +35,14 @@ class TopicFacts(NamedTuple):
     mean_latency_ms: float
     distinct_keys: int | None
     """An estimate. None if the messages have no keys."""
+    tag_count: int = 0
+    more_tags: bool = False
+    """There are more tags than `tag_count`, which were not told apart."""
+    retries: int = 0
+    """Copies of its messages in the retry topics of groups."""
+    dead_letters: int = 0
+    trend: Sequence[int] = ()
+    """Messages in steps of equal length, the same for all topics."""
 
 
 class Bucket(NamedTuple):
@@ -63,6 +71,16 @@ class LagFacts(NamedTuple):
     queue_count: int
     messages: int
     waiting_since_ms: int | None
+
+
+class WorkerFacts(NamedTuple):
+    """A worker of a store's writer that does not do its work: it has failed, or retries."""
+
+    store: str
+    name: str
+    state: str
+    error: str
+    since_ms: int
 
 
 class Damage(NamedTuple):
@@ -182,5 +200,6 @@ class Report:
     key_count: int = 0
     lag: Sequence[LagFacts] = ()
     damage: Sequence[Damage] = ()
+    workers: Sequence[WorkerFacts] = ()
     lake: LakeFacts | None = None
     gates: Sequence[Gate] = ()

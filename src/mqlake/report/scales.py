@@ -1,22 +1,13 @@
-"""Numbers for people: short texts, round axis ticks, whole time steps."""
+"""Numbers for people: short texts, round axis ticks, buckets that double. Points in time are in `times.py`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 
-from mqlake.report.data import Bucket, Step
+from mqlake.report.data import Bucket
+from mqlake.report.times import DAY, HOUR, MINUTE, SECOND
 
-SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
-WIDTHS_MS = (
-    *(100, 200, 500, SECOND, 2 * SECOND, 5 * SECOND, 10 * SECOND, 30 * SECOND),
-    *(MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 15 * MINUTE, 20 * MINUTE, 30 * MINUTE),
-    *(HOUR, 2 * HOUR, 3 * HOUR, 4 * HOUR, 6 * HOUR, 12 * HOUR),
-    *(DAY, 2 * DAY, 7 * DAY, 14 * DAY, 30 * DAY, 90 * DAY, 365 * DAY, 3650 * DAY),
-)
-MAX_BARS = 120
-MIN_BARS = 24
 MIN_BUCKETS = 7
 """With fewer, bars would be too wide: empty buckets are added on both sides."""
 NBSP = "\N{NO-BREAK SPACE}"
@@ -58,15 +49,6 @@ def duration(ms: float) -> str:
     return f"{_three(ms / DAY)}{NBSP}d"
 
 
-def moment(ms: int, *, seconds: bool = True) -> str:
-    """Return a point in time, in UTC."""
-    try:
-        text = datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"
-    return text if seconds else text[:-3]
-
-
 def percent(share: float) -> str:
     return f"{100 * share:.1f}{NBSP}%" if share >= 0.001 or share == 0 else f"<{NBSP}0.1{NBSP}%"
 
@@ -92,44 +74,7 @@ def ticks(highest: float, wanted: int = 4, *, base: int = 10, whole: bool = Fals
     return [place * step * unit for place in range(number + 1)]
 
 
-def time_ticks(start_ms: int, end_ms: int, wanted: int = 6) -> list[tuple[int, str]]:
-    """Return round points in time in [start, end], and their texts."""
-    span = max(end_ms - start_ms, 1)
-    width = next((w for w in WIDTHS_MS if span / w <= wanted), WIDTHS_MS[-1])
-    form = "%H:%M:%S" if width < MINUTE else "%H:%M" if width < DAY else "%Y-%m-%d"
-    if width < DAY and span > DAY:
-        form = "%m-%d %H:%M"
-    places = range(-(-start_ms // width) * width, end_ms + 1, width)
-    return [(place, _text(place, form, width)) for place in places]
-
-
-def _text(ms: int, form: str, width: int) -> str:
-    try:
-        text = datetime.fromtimestamp(ms / 1000, UTC).strftime(form)
-    except (ValueError, OverflowError, OSError):
-        return str(ms)
-    return f"{text}.{ms % 1000 // 100}" if width < SECOND else text
-
-
 # ---- aggregation
-
-
-def rebinned(steps: Sequence[Step], step_ms: int, max_bars: int = MAX_BARS) -> tuple[list[Step], int]:
-    """Merge steps into at most `max_bars` contiguous ones. Return them and the length of each."""
-    if not steps:
-        return [], step_ms
-    first, last = min(step.time_ms for step in steps), max(step.time_ms for step in steps)
-    fitting = (w for w in WIDTHS_MS if w >= step_ms and w % step_ms == 0 and last // w - first // w < max_bars)
-    width = next(fitting, WIDTHS_MS[-1])
-    sums: dict[int, tuple[int, int]] = {}
-    for time_ms, messages, nbytes in steps:
-        before = sums.get(time_ms // width, (0, 0))
-        sums[time_ms // width] = before[0] + messages, before[1] + nbytes
-    short = max(0, MIN_BARS - 1 - (last // width - first // width))
-    numbers = range(
-        first // width - short // 2, min(last // width, first // width + max_bars * 100) + short - short // 2 + 1
-    )
-    return [Step(number * width, *sums.get(number, (0, 0))) for number in numbers], width
 
 
 def doublings(buckets: Sequence[Bucket]) -> list[Bucket]:

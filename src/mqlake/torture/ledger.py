@@ -21,8 +21,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mqlake import Durability, Message, PutReceipt, RetentionConfig, StoredMessage, StoreError
+
+if TYPE_CHECKING:
+    from mqlake.client.sending import SendReceipt
 
 TOPICS = ("orders", "clicks")
 QUEUES = 2
@@ -95,11 +99,16 @@ class LedgerWriter:
         self._append(f"P {number}" for number in numbers)
 
     def acknowledge(self, numbers: Sequence[int], receipts: Sequence[PutReceipt]) -> None:
-        now = time.monotonic_ns() // 1_000_000
+        now = _now_ms()
         self._append(
             f"A {number} {receipt.queue_offset} {receipt.physical_offset} {int(receipt.durability)} {now}"
             for number, receipt in zip(numbers, receipts, strict=True)
         )
+
+    def acknowledge_sent(self, number: int, receipt: SendReceipt, durability: Durability) -> None:
+        """Note the answer of a broker, and what it promises."""
+        where = f"{receipt.queue_offset} {receipt.physical_offset}"
+        self._append(iter([f"A {number} {where} {int(durability)} {_now_ms()}"]))
 
     def refuse(self, number: int, error: Exception) -> None:
         self._append(iter([f"F {number} {type(error).__name__}"]))
@@ -153,6 +162,10 @@ class Ledger:
             elif words[1:2] == ["FAIL"]:
                 ledger.failed_syncs.append(words[2])
         return ledger
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 def lines_of(path: Path) -> list[str]:

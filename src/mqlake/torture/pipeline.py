@@ -101,8 +101,11 @@ def commits_in(lake: Path) -> int:
         return 0
 
 
-def kill_worker(group: int, rng: random.Random) -> int:
-    """Kill one of the Python processes that Spark's daemon started. Return 0 if there is none at the moment."""
+def kill_worker(session: int, rng: random.Random) -> int:
+    """Kill one of the Python processes that Spark's daemon started. Return 0 if there is none at the moment.
+
+    `session` is the command's: the daemon leaves its process group.
+    """
     found = []
     for process in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -110,8 +113,8 @@ def kill_worker(group: int, rng: random.Random) -> int:
             is_daemon = b"pyspark.daemon" in Path("/proc", process, "cmdline").read_bytes()
         except OSError:
             continue
-        parent, of_group = int(fields[1]), int(fields[2])
-        if of_group == group and is_daemon:
+        parent, of_session = int(fields[1]), int(fields[3])
+        if of_session == session and is_daemon:
             found.append((int(process), parent))
     workers = [process for process, parent in found if parent in {daemon for daemon, _ in found}]
     if not workers:

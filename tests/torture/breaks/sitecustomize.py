@@ -131,6 +131,30 @@ def is_not_root() -> None:
     os.geteuid = lambda: 1000
 
 
+def confirms_early() -> None:
+    """Acknowledge at REPLICA without waiting for a slave."""
+    from mqlake.store.replicas import Replicas
+
+    def done(replicas: Replicas, end: int, loop: Any) -> Any:
+        future = loop.create_future()
+        future.set_result(None)
+        return future
+
+    Replicas.missing = lambda replicas, end: None  # type: ignore[method-assign, assignment]
+    Replicas.wait = lambda replicas, end, since_ns: None  # type: ignore[method-assign, assignment]
+    Replicas.when_replicated = done  # type: ignore[method-assign, assignment]
+
+
+def merges_logs() -> None:
+    """Continue at the end of the own log, as RocketMQ's slaves do, whatever it holds."""
+    from mqlake.replication.receiving import Receiver
+
+    request = Receiver._request
+    Receiver._request = lambda receiver, begin: (  # type: ignore[method-assign, assignment]
+        request(receiver, begin) if receiver._log.is_empty else receiver._end
+    )
+
+
 def serves_damage() -> None:
     """Serve, now and then, a body that nobody put."""
     from mqlake import StoredMessage
