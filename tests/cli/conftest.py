@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from mqlake import Message, MessageStore, StoreConfig
 from mqlake.cli.main import mqlake
+from tests.plain_locks import plain_locks
 
 SMALL_FILES = """\
 mappedFileSizeCommitLog=1048576
@@ -50,14 +50,14 @@ class Cli:
         return [json.loads(line) for line in self.ok(*arguments, "--json", input=input).splitlines()]
 
     def process(self, *arguments: object, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
-        """Start a command in its own process."""
+        """Start a command in its own process, which may be interrupted."""
         process = subprocess.Popen(
             [sys.executable, "-m", "mqlake", *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": ""},
+            env={**plain_locks(), "PYTHONUNBUFFERED": ""},
         )
         self._processes.append(process)
         return process

@@ -64,10 +64,10 @@ def test_json_has_a_line_for_each_finding_and_the_verdict(cli: Cli) -> None:
     fill(cli)
     damage_log(cli)
     lines = [json.loads(line) for line in cli.run("check", cli.store, "--json").stdout.splitlines()]
-    assert [line["kind"] for line in lines] == ["finding", "verdict"]
-    assert lines[0]["what"] == "record-crc" and lines[0]["severity"] == "error"
-    assert lines[0].keys() >= {"file", "offset", "found", "expected", "cost", "remedy"}
-    assert lines[1]["holds"] is False
+    assert [line["kind"] for line in lines] == ["finding", "finding", "verdict"]
+    assert [line["what"] for line in lines[:2]] == ["seal-broken", "record-crc"] and lines[1]["severity"] == "error"
+    assert lines[1].keys() >= {"file", "offset", "found", "expected", "cost", "remedy"}
+    assert lines[2]["holds"] is False
 
 
 def test_repair_asks_before_it_changes_anything(cli: Cli) -> None:
@@ -110,7 +110,7 @@ def test_the_verdict_says_in_words_what_was_found(cli: Cli) -> None:
     damage_queue(cli)
     assert "1 warning, 1 note, no data lost in " in cli.run("check", cli.store).stdout
     damage_log(cli)
-    assert "1 error, 1 warning, 1 note in " in cli.run("check", cli.store).stdout
+    assert "2 errors, 1 warning, 1 note in " in cli.run("check", cli.store).stdout
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -59,12 +58,3 @@ def test_bench_store_shows_a_table_with_the_machine(cli: Cli) -> None:
     shown = cli.ok("bench", "store", "--seconds", 0.05, "--dir", cli.folder)
     assert "kernel)" in shown
     assert "messages/s" in shown
-
-
-def test_bench_disk_compares_both_ways_for_every_block_size(cli: Cli) -> None:
-    rows = cli.json("bench", "disk", "--size", "1m", "--seconds", 0.01, "--dir", cli.folder)
-    assert [row["blockBytes"] for row in rows] == [64, 256, 1024, 4096, 16384, 65536, 262144, 1048576]
-    assert all(row["writeMapped"] > 0 and row["writeCallsSynced"] > 0 for row in rows)
-    shown = cli.ok("bench", "disk", "--size", "1m", "--seconds", 0.01, "--dir", cli.folder)
-    assert "16 KiB" in shown
-    assert [Path(path).name for path in cli.folder.iterdir()] == ["broker.conf"]

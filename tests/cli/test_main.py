@@ -9,6 +9,7 @@ import time
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import mqlake
 from mqlake import Message
@@ -16,6 +17,7 @@ from mqlake.cli.main import COMMANDS
 from mqlake.cli.main import mqlake as root
 from mqlake.kernel import KERNEL
 from tests.cli.conftest import Cli
+from tests.plain_locks import plain_locks
 
 NAMES = [name for section in COMMANDS.values() for name in section]
 STORE_COMMANDS = {
@@ -109,6 +111,7 @@ def test_an_interrupt_exits_with_130_and_closes_the_store_cleanly(cli: Cli) -> N
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        env=plain_locks(),
     )
     assert process.stdin is not None
     process.stdin.write(b"one\ntwo\n")
@@ -156,11 +159,20 @@ def test_completion_prints_a_script_for_the_shell(cli: Cli, shell: str) -> None:
 def test_completion_offers_the_commands_with_that_prefix() -> None:
     asked = {"_MQLAKE_COMPLETE": "bash_complete", "COMP_WORDS": "mqlake t", "COMP_CWORD": "1"}
     answer = subprocess.run([sys.executable, "-m", "mqlake"], env=asked, capture_output=True, text=True)
-    assert answer.stdout.split() == ["plain,tail", "plain,topics", "plain,top", "plain,topic", "plain,torture"]
+    assert answer.stdout.split() == [
+        "plain,tail",
+        "plain,trace",
+        "plain,topics",
+        "plain,top",
+        "plain,topic",
+        "plain,times",
+        "plain,torture",
+    ]
 
 
 def test_tables_fit_a_terminal_of_100_columns(orders: Cli) -> None:
     orders.put(Message("orders", b"long " * 200, tags="tag", keys=["key"]))
     for command in (["read", "orders"], ["scan"], ["topics"], ["info"], ["get", "0"], ["find", "orders", "all"]):
-        result = orders.run(command[0], orders.store, *command[1:], width=100)
+        runner = CliRunner(env={"COLUMNS": "100", "TTY_COMPATIBLE": "1", "NO_COLOR": "1", "TERM": "dumb"})
+        result = runner.invoke(root, [command[0], str(orders.store), *command[1:]])
         assert max(map(len, result.stdout.splitlines())) <= 100

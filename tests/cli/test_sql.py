@@ -103,6 +103,6 @@ def test_commands_that_need_spark_are_listed_and_explained_without_it() -> None:
     for arguments in (["--help"], ["sql", "--help"], ["stats", "--help"], ["report", "--help"]):
         done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
         assert "Usage: mqlake" in done.stdout
-    done = subprocess.run([sys.executable, "-c", program, "stats", "x"], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", program, "stats", "."], capture_output=True, text=True, check=False)
     assert done.returncode == 3
     assert done.stderr == "mqlake: MissingExtra: this command needs an optional package: pip install 'mqlake[spark]'\n"

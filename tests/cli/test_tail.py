@@ -54,7 +54,7 @@ def test_tail_follow_shows_what_another_process_writes_to_old_and_new_queues(ord
         assert sorted(map(int, next_texts(follower, 600))) == list(range(600))
     follower.send_signal(signal.SIGINT)
     _, errors = follower.communicate(timeout=20)
-    assert (follower.returncode, errors) == (0, "")
+    assert (follower.returncode, errors) == (130, "")
 
 
 def test_tail_follow_waits_for_a_topic_that_does_not_exist_yet(orders: Cli) -> None:

@@ -12,7 +12,7 @@ import datetime
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,12 +41,16 @@ def print_answer(answer: DataFrame, form: str) -> int:
 
 def print_table(names: list[str], answer: DataFrame) -> int:
     rows = with_texts(answer, lambda time: time.cast("string")).take(TABLE_ROWS + 1)
+    return write_table(names, [kind.split("(")[0] in NUMBERS for _, kind in answer.dtypes], rows)
+
+
+def write_table(names: list[str], are_numbers: list[bool], rows: Sequence[Sequence[Any]]) -> int:
+    """Print at most TABLE_ROWS rows; return how many. One more row than that says that there are more."""
     if len(rows) == len(names) == 1 and isinstance(rows[0][0], str) and "\n" in rows[0][0]:
         print_lines(rows[0][0])  # EXPLAIN and SHOW CREATE TABLE return such a text
         return 1
     cells = [[cell(value) for value in row] for row in rows[:TABLE_ROWS]]
     widths = [max((len(row[place]) for row in cells), default=0) for place in range(len(names))]
-    are_numbers = [kind.split("(")[0] in NUMBERS for _, kind in answer.dtypes]
     marks = [">" if number else "*" if width > LONG else "" for number, width in zip(are_numbers, widths, strict=True)]
     table = show.table(*(name + mark for name, mark in zip(names, marks, strict=True)))
     for row in cells:
@@ -73,9 +77,12 @@ def cell(value: Any) -> str:
 
 
 def print_csv(names: list[str], answer: DataFrame) -> int:
+    return write_csv(names, with_texts(answer, with_zone).toLocalIterator())
+
+
+def write_csv(names: list[str], rows: Iterator[Any]) -> int:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
-    rows = with_texts(answer, with_zone).toLocalIterator()
     return _counted(rows, lambda row: writer.writerow([_field(value) for value in row]))
 
 
@@ -85,10 +92,14 @@ def _field(value: Any) -> Any:
 
 
 def print_json(names: list[str], answer: DataFrame) -> int:
+    return write_json(names, with_texts(answer, with_zone).toLocalIterator())
+
+
+def write_json(names: list[str], rows: Iterator[Any]) -> int:
     def write(row: Iterable[Any]) -> None:
         show.print_json(dict(zip(names, map(plain, row), strict=True)))
 
-    return _counted(with_texts(answer, with_zone).toLocalIterator(), write)
+    return _counted(rows, write)
 
 
 def _counted(rows: Iterator[Any], write: Callable[[Any], object]) -> int:

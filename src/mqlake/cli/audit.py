@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from mqlake.cli import show
-from mqlake.cli.check import EXIT_CODES, VerdictCommand, finding_json, print_report, verdict_json
+from mqlake.cli.check import EXIT_CODES, VerdictCommand, finding_json, verdict_json
+from mqlake.cli.findings_view import print_report
 from mqlake.cli.options import json_option, settings_of
 from mqlake.cli.output_file import whole_file
 from mqlake.cli.spark import master_option, spark_session

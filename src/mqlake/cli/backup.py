@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from mqlake.cli import show
-from mqlake.cli.check import told, verdict, verdict_json
+from mqlake.cli.check import told, verdict_json
+from mqlake.cli.findings_view import verdict
 from mqlake.cli.options import json_option, settings_of, store_command
 from mqlake.inspect.backup import Backup
 from mqlake.inspect.backup import backup as copy

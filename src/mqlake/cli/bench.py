@@ -72,50 +72,53 @@ def bench_store(directory: Path, seconds: float, body_bytes: int, threads: int, 
 @bench.command("disk")
 @directory_option
 @click.option(
-    "--size", "file_bytes", type=byte_count, metavar="SIZE", default="256m", show_default=True, help="Size of the file."
+    *("--size", "file_bytes"),
+    type=byte_count,
+    metavar="SIZE",
+    default="256m",
+    show_default=True,
+    help="Size of the file. Twice as much memory is used beside it.",
 )
 @click.option(
-    "--seconds", type=click.FloatRange(min=0.01), default=0.5, show_default=True, help="Time limit for each cell."
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    help="Time for all of it. The first round is always completed.",
+)
+@click.option(
+    "--rounds", type=click.IntRange(1, 100), default=3, show_default=True, help="Runs of each case, for the spread."
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    help="Name of the plot: .png and .svg are added. [default: bench-disk, none with --json]",
 )
 @json_option
-def bench_disk(directory: Path, file_bytes: int, seconds: float, as_json: bool) -> None:
-    """Compare a mapped file with write calls, for blocks of 64 bytes to 1 MiB.
+def bench_disk(directory: Path, file_bytes: int, seconds: float, rounds: int, plot: Path | None, as_json: bool) -> None:
+    """Compare a mapped file with system calls, and say how to set a store for this disk.
 
-    Run it before you turn on the transient pool, which replaces mapped files with write calls.
+    Blocks of 16 bytes to 64 MiB and the whole file are written to a new file each time: through a mapping, by write
+    calls, and collected in memory first as the transient pool does; with no sync, one at the end, and one a block.
+    Then they are read, through a mapping and by read calls. Ends with a table, advice for this disk, and a plot.
     """
-    from mqlake.cli.bench_disk import BLOCK_SIZES, COLUMNS, measure
+    from mqlake.cli.bench_disk import DiskBench
+    from mqlake.cli.disk_advice import block_name
+    from mqlake.cli.disk_view import draw, print_json, print_tables
 
+    what = f"a new file of {block_name(file_bytes)} for each run, {show.counted(rounds, 'round')}"
     if not as_json:
-        what = f"sequential blocks over a new file of {show.size(file_bytes)}; MiB/s, the faster of each pair in bold"
-        _print_machine(directory, what)
-    rows = []
-    with show.progress("measuring", len(BLOCK_SIZES) * len(COLUMNS)) as step:
-        for block in BLOCK_SIZES:
-            rates = measure(directory, block, file_bytes, seconds, step.advance)
-            rows.append((block, rates))
+        _print_machine(directory, f"{what}; MiB/s, the fastest in bold, and the spread of the rounds")
+    measured = DiskBench(directory, file_bytes, seconds, rounds)
+    with show.progress("measuring", measured.run_count) as step:
+        cases = measured.run(step.advance)
     if as_json:
-        for block, rates in rows:
-            show.print_json({"blockBytes": block, **{name: round(rate) for name, rate in rates.items()}})
-        return
-    made = show.table("block>", *(f"{title}>" for title in COLUMNS.values()))
-    for block, rates in rows:
-        made.add_row(_block_name(block), *_cells(list(rates.values())))
-    show.console().print(made)
-
-
-def _cells(rates: list[float]) -> list[str]:
-    """Format MiB/s; the faster of each pair is bold."""
-    cells = []
-    for at, rate in enumerate(rates):
-        mebibytes = rate / (1 << 20)
-        text = f"{mebibytes:,.0f}" if mebibytes >= 100 else f"{mebibytes:.1f}" if mebibytes >= 1 else f"{mebibytes:.3f}"
-        cells.append(f"[bold]{text}[/]" if rate >= rates[at ^ 1] else text)
-    return cells
-
-
-def _block_name(block: int) -> str:
-    """Format a block size. All are powers of two, so there are no fractions."""
-    return show.size(block).replace(".0", "")
+        print_json(cases)
+    else:
+        print_tables(cases)
+        plot = plot or Path("bench-disk")
+    if plot is not None:
+        draw(cases, plot, f"{platform.system()} {platform.machine()}, {what}", err=as_json)
 
 
 def _print_machine(directory: Path, what: str) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.text import Text
 
 from mqlake.cli import show
+from mqlake.cli.findings_view import print_report
 from mqlake.cli.options import json_option, settings_of, store_command
 from mqlake.inspect.check import CheckReport, Progress
 from mqlake.inspect.check import check as look
-from mqlake.inspect.findings import Finding, Severity
+from mqlake.inspect.findings import Finding
 
 EXIT_USAGE = 64
 EXIT_CODES = f"""\b
@@ -25,7 +24,6 @@ Exit codes:
     3  not a store, or it cannot be read
    {EXIT_USAGE}  the command line is wrong
 """
-STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
 
 class VerdictCommand(click.Command):
@@ -66,14 +64,6 @@ def finding_json(finding: Finding) -> dict[str, Any]:
     return {"kind": "finding", **finding._asdict(), "severity": finding.severity.name.lower()}
 
 
-def verdict(counts: Mapping[Severity, int]) -> str:
-    """Return the verdict in words. Only an error means that messages are lost or cannot be read."""
-    found = [show.counted(counts[s], s.name.lower()) for s in reversed(Severity) if counts[s]]
-    if counts[Severity.ERROR]:
-        return ", ".join(found)
-    return ", ".join([*found, "no data lost" if counts[Severity.WARNING] else "all promises hold"])
-
-
 def verdict_json(report: CheckReport) -> dict[str, Any]:
     return {
         "path": str(report.path),
@@ -84,22 +74,3 @@ def verdict_json(report: CheckReport) -> dict[str, Any]:
         "endOffset": report.end_offset,
         "tookMs": report.took_ms,
     }
-
-
-def print_report(report: CheckReport) -> None:
-    console = show.console()
-    if report.findings:
-        made = show.table("", "what", "file", "offset>", "found*", "expected*", "cost*")
-        for row in report.findings:
-            severity = Text(row.severity.name.lower(), style=STYLES[row.severity])
-            offset = "" if row.offset is None else str(row.offset)
-            texts = [Text(show.printable(text)) for text in (row.file, offset, row.found, row.expected, row.cost)]
-            made.add_row(severity, row.what, *texts)
-        console.print(made)
-        console.print()
-    counts = {severity: sum(row.severity == severity for row in report.findings) for severity in Severity}
-    size = show.size(report.end_offset - report.first_offset)
-    live = ", while it is written" if report.live else ""
-    console.print(f"{verdict(counts)} in {size} of log{live} ({report.took_ms} ms)")
-    for remedy in dict.fromkeys(row.remedy for row in report.findings if row.severity > Severity.NOTE):
-        console.print(Text(f"  {remedy.replace('mqlake repair', f'mqlake repair {report.path}')}"))

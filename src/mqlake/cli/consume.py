@@ -9,15 +9,14 @@ from pathlib import Path
 import click
 
 from mqlake import MessageStore, NotPermitted, Sql, StoreLocked, Tags
-from mqlake.cli import show
-from mqlake.cli.options import json_option, moment, settings_of, store_command
-from mqlake.cli.tail import message_line
+from mqlake.cli.formatting import format_option, line_writer
+from mqlake.cli.options import group_argument, json_option, moment, settings_of, store_command, topic_argument
 
 
 @click.command()
 @store_command
-@click.argument("group")
-@click.argument("topic")
+@group_argument
+@topic_argument
 @click.option("--tags", metavar="'A || B'", help="Only messages with one of these tags.")
 @click.option("--sql", metavar="EXPRESSION", help="Only messages whose properties match this SQL92 expression.")
 @click.option("--start", default="first", show_default=True, help="Where a new group starts: first, last, or a time.")
@@ -26,6 +25,7 @@ from mqlake.cli.tail import message_line
 )
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="Stop after this many messages.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for more, until Ctrl-C.")
+@format_option("-F", "--format")
 @json_option
 def consume(
     store: Path,
@@ -38,6 +38,7 @@ def consume(
     progress: str | None,
     limit: int | None,
     follow: bool,
+    form: str | None,
     as_json: bool,
 ) -> None:
     """Print the messages of TOPIC that GROUP has not yet read, and save its progress.
@@ -48,6 +49,7 @@ def consume(
     if tags is not None and sql is not None:
         raise click.UsageError("give either --tags or --sql, not both")
     wanted = Sql(sql) if sql is not None else Tags(tags or "*")
+    write = line_writer(form, as_json=as_json)
     begin = start if start in ("first", "last") else datetime.fromtimestamp(moment(start) / 1000, UTC)
     with _open(store, config, alone=progress is not None) as opened:
         if topic not in opened.delivery.topics and topic not in opened.topics():
@@ -62,10 +64,7 @@ def consume(
         )
         with consumer:
             for number, message in enumerate(consumer, 1):
-                if as_json:
-                    show.print_json(show.message_json(message))
-                else:
-                    sys.stdout.write(message_line(message) + "\n")
+                write(message)
                 sys.stdout.flush()
                 if number == limit:
                     break

@@ -9,7 +9,7 @@ import click
 
 from mqlake import MessageStore, StoredMessage
 from mqlake.cli import show
-from mqlake.cli.options import json_option, open_existing, open_reader, store_command
+from mqlake.cli.options import group_argument, json_option, open_existing, open_reader, store_command
 from mqlake.delivery.later.retry import groups_with_dead_letters
 from mqlake.delivery.registry.system_topics import dead_letter_topic
 
@@ -42,7 +42,7 @@ def _count(store: MessageStore, group: str) -> int:
 
 @dlq.command("show")
 @store_command
-@click.argument("group")
+@group_argument
 @click.option("--start", type=click.IntRange(min=0), default=0, show_default=True, help="First queue offset.")
 @click.option("--limit", type=click.IntRange(min=1), default=32, show_default=True, help="At most this many messages.")
 @json_option
@@ -54,7 +54,7 @@ def show_(store: Path, config: Path | None, group: str, start: int, limit: int, 
 
 @dlq.command()
 @store_command
-@click.argument("group")
+@group_argument
 @click.argument("offsets", nargs=-1, type=click.IntRange(min=0), metavar="[OFFSET]...")
 @click.option("--all", "everything", is_flag=True, help="Resend all dead letters of the group.")
 def resend(store: Path, config: Path | None, group: str, offsets: tuple[int, ...], everything: bool) -> None:

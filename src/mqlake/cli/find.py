@@ -8,13 +8,13 @@ import click
 
 from mqlake.cli import show
 from mqlake.cli.main import EXIT_NOTHING_FOUND, complain
-from mqlake.cli.options import json_option, moment, open_reader, store_command
+from mqlake.cli.options import json_option, moment, open_reader, store_command, topic_argument
 from mqlake.store.read import END_OF_TIME
 
 
 @click.command()
 @store_command
-@click.argument("topic")
+@topic_argument
 @click.argument("key")
 @click.option("--tag", is_flag=True, help="Treat KEY as a tag.")
 @click.option(

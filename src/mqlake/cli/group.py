@@ -68,9 +68,9 @@ def update(store: Path, config: Path | None, name: str, **settings: Any) -> None
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete(store: Path, config: Path | None, name: str, yes: bool) -> None:
     """Delete group NAME and its progress on all topics."""
-    if not yes:
-        click.confirm(f"Delete group {name} of {store} and its progress?", abort=True, err=True)
     with open_existing(store, config) as opened:
+        if not yes:
+            click.confirm(f"Delete group {name} of {store} and its progress?", abort=True, err=True)
         opened.delete_group(name)
     click.echo(f"group {name}: deleted")
 

@@ -21,7 +21,9 @@ from mqlake.files.lock import writer_of
 from mqlake.runtime.workers import WorkerHealth
 from mqlake.store.index_numbers import index_files
 from mqlake.store.recovery import Recovery
+from mqlake.store.replicas import SlaveState
 from mqlake.store.retention import GateState, RetentionStats
+from mqlake.store.sealing import SealStats
 
 
 class Usage(NamedTuple):
@@ -37,7 +39,7 @@ class Usage(NamedTuple):
 @store_command
 @json_option
 def info(store: Path, config: Path | None, as_json: bool) -> None:
-    """Show a store's files, sizes and offsets, how it was stopped, which process writes it, and its workers."""
+    """Show a store's files, sizes and offsets, how it was stopped, which process writes it, its workers and slaves."""
     layout = Layout(store)
     with open_reader(store, config) as opened:
         stats = opened.stats()
@@ -54,6 +56,9 @@ def info(store: Path, config: Path | None, as_json: bool) -> None:
         if stats.workers:
             console.print()
             console.print(workers_table(stats.workers))
+        if stats.slaves:
+            console.print()
+            console.print(slaves_table(stats.slaves))
 
 
 def disk_usage(layout: Layout) -> list[Usage]:
@@ -91,6 +96,16 @@ def usage_table(usage: list[Usage], title: str) -> Table:
     disk_bytes, size_bytes = sum(part.disk_bytes for part in usage), sum(part.size_bytes for part in usage)
     file_count = sum(part.file_count for part in usage)
     table.add_row("all", show.count(file_count), show.size(size_bytes), show.size(disk_bytes), style="bold")
+    return table
+
+
+def slaves_table(slaves: Sequence[SlaveState]) -> Table:
+    """The slaves of a master, as it last told."""
+    table = show.table("slave", "since", "confirmed>", "lag>", "state")
+    for slave in slaves:
+        state = "in sync" if slave.in_sync else "too far behind"
+        confirmed, lag = show.count(slave.confirmed_offset), show.size(slave.lag_bytes)
+        table.add_row(slave.address, show.moment(slave.since_ms), confirmed, lag, state)
     return table
 
 
@@ -140,6 +155,11 @@ def _facts(store: MessageStore, stats: StoreStats, state: State, message_count: 
         ("disk", f"{stats.retention.disk_used_percent} % full; {_next_run(stats.retention.next_run_ms)}"),
         ("failure", stats.failure or "none"),
         ("damage", _damage(stats)),
+        (
+            "sealed to",
+            f"{stats.seals.sealed_end} ({show.size(max(0, stats.durable_end - stats.seals.sealed_end))} to go)",
+        ),
+        ("scrubbed", _scrubbed(stats.seals)),
         ("last recovery", _recovery(stats.recovery)),
         ("kernel", stats.kernel),
     ]
@@ -164,6 +184,13 @@ def _damage(stats: StoreStats) -> str:
     size = sum(end - start for start, end in stats.damage)
     first = ", ".join(f"[{start}, {end})" for start, end in stats.damage[:3])
     return f"{show.counted(len(stats.damage), 'place')} in the log, {show.size(size)}: {first}"
+
+
+def _scrubbed(seals: SealStats) -> str:
+    last = f"last at {show.moment(seals.scrub_finished_ms)}" if seals.scrub_finished_ms else "never completely"
+    now = "" if seals.scrub_position is None else f"; now at {seals.scrub_position}"
+    broken = f"; {show.counted(len(seals.broken), 'block')} changed since sealed" if seals.broken else ""
+    return f"{last}{now}{broken}"
 
 
 def _recovery(found: Recovery | None) -> str:
@@ -230,7 +257,18 @@ def _as_json(
             }
             for worker in stats.workers
         ],
+        "slaves": [
+            {
+                "address": slave.address,
+                "since": slave.since_ms,
+                "confirmedOffset": slave.confirmed_offset,
+                "lagBytes": slave.lag_bytes,
+                "inSync": slave.in_sync,
+            }
+            for slave in stats.slaves
+        ],
         "damage": [list(place) for place in stats.damage],
+        "seals": asdict(stats.seals),
         "recovery": asdict(stats.recovery) if stats.recovery is not None else None,
         "kernel": stats.kernel,
         "files": {

@@ -8,14 +8,14 @@ from pathlib import Path
 import click
 
 from mqlake.cli import show
-from mqlake.cli.options import json_option, open_reader, store_command
+from mqlake.cli.options import complete_topic, group_argument, json_option, open_reader, store_command
 from mqlake.delivery.consume.assignment import QueueLag
 
 
 @click.command()
 @store_command
-@click.argument("group")
-@click.argument("topic", required=False)
+@group_argument
+@click.argument("topic", required=False, shell_complete=complete_topic)
 @json_option
 def lag(store: Path, config: Path | None, group: str, topic: str | None, as_json: bool) -> None:
     """Show the progress of GROUP in each queue, the range of the queue, and how many messages are left."""

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqlake.cli import show
+from mqlake.cli.archive import schemas_of, show_typed
 from mqlake.cli.main import EXIT_NOTHING_FOUND
 from mqlake.cli.options import json_option
+from mqlake.cli.spark import master_option, spark_session
 
 if TYPE_CHECKING:
     from mqlake.lake import LakeSnapshot
@@ -105,6 +107,24 @@ def find(lake: str, topic: str, key: str) -> None:
         show.print_json({**row, **times, "body": base64.b64encode(row["body"]).decode()})
     if not found:
         raise click.exceptions.Exit(EXIT_NOTHING_FOUND)
+
+
+@lake.command("type")
+@lake_argument
+@click.argument("schemas", nargs=-1, metavar="[TOPIC=SCHEMA]...")
+@master_option
+@json_option
+def type_(lake: str, schemas: tuple[str, ...], master: str, as_json: bool) -> None:
+    """Keep JSON bodies of topics as columns of tables of their own, up to what the lake has.
+
+    SCHEMA is infer, a file of columns as Spark writes it (.json), or columns as in SQL. Without topics, the tables that
+    exist are brought up to date, with the columns they have.
+    """
+    by_topic = schemas_of(schemas)
+    with spark_session(master) as spark:
+        from mqlake.spark import type_bodies
+
+        show_typed(type_bodies(spark, lake, by_topic or None), as_json=as_json)
 
 
 @lake.command()

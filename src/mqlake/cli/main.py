@@ -6,7 +6,9 @@ fast. All errors end here: one line on standard error, and an exit code that scr
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import io
 import logging
 import os
 import sys
@@ -44,6 +46,11 @@ COMMANDS: dict[str, dict[str, Entry]] = {
     "Try": {
         "demo": Entry("demo", "Write, read and find messages in a temporary store, and show the speed."),
     },
+    "Serve": {
+        "serve": Entry("serve", "Serve a store to RocketMQ clients: name server and broker."),
+        "promote": Entry("promote", "Make a slave's store a master's, once the old master is gone."),
+        "attach": Entry("attach", "Follow a running master, RocketMQ or mqlake, and keep its log."),
+    },
     "Write": {
         "put": Entry("put", "Append messages to a topic."),
         "load": Entry("load", "Append messages from JSON lines, such as those of a dump."),
@@ -54,6 +61,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "tail": Entry("tail", "Show the newest messages of a topic, and follow it."),
         "get": Entry("get", "Show one message, by physical offset or message id."),
         "find": Entry("find", "Find messages by key or by tag."),
+        "trace": Entry("trace", "Show the way of a message: put, delayed, delivered, retried, dead, and who has it."),
         "scan": Entry("scan", "Print the log as a table or JSON lines, or write Parquet or Arrow."),
         "dump": Entry("dump", "Write everything in a store as JSON lines."),
     },
@@ -72,7 +80,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "topic": Entry("topic", "Create, change, delete or list topics."),
         "group": Entry("group", "Create, change, delete or list consumer groups."),
     },
-    "Query, on Spark": {
+    "Query": {
         "sql": Entry("sql", "Query stores with SQL: one query, or a small shell."),
         "stats": Entry("stats", "Count traffic by topic, tag, queue and minute."),
         "report": Entry("report", "Write an HTML page: traffic, topics, sizes, latency, keys, lag, damage."),
@@ -80,7 +88,9 @@ COMMANDS: dict[str, dict[str, Entry]] = {
     "Maintain": {
         "pipeline": Entry("pipeline", "Check, archive, index and count logs into a lake as they grow, on Spark."),
         "retain": Entry("retain", "Delete the oldest files of the log, by age, size or offset."),
+        "times": Entry("times", "Note the times in the log's files, so that reads of a time window skip the others."),
         "check": Entry("check", "Check a store and report every fault. Writes nothing."),
+        "scrub": Entry("scrub", "Compare the log with its seals, at the speed of the disk."),
         "audit": Entry("audit", "Check one store or many, on Spark, and report every fault."),
         "backup": Entry("backup", "Copy a store, even while it is written, complete up to a stated offset."),
         "rebuild": Entry("rebuild", "Rebuild consume queues and index from the log, on Spark."),
@@ -112,8 +122,21 @@ class Commands(click.Group):
             if name in section:
                 module = importlib.import_module(f"mqlake.cli.{section[name].module}")
                 command: click.Command = getattr(module, name)
+                add_verbose(command)
                 return command
         return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; suggest the nearest one if there is none of that name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), 3, 0.5)
+            if not near or args[0].startswith("-"):
+                raise
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(near)}?")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, section in COMMANDS.items():
@@ -123,9 +146,10 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, and exit with the code of its error. Click handles usage errors itself."""
         try:
-            answer = super().invoke(ctx)
-            sys.stdout.flush()
-            return answer
+            try:
+                return super().invoke(ctx)
+            finally:  # a command that exits with a code has written too, and its reader may have gone
+                sys.stdout.flush()
         except BrokenPipeError:
             # Python flushes standard output again at exit; that must not print an error either.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -138,6 +162,25 @@ class Commands(click.Group):
             return ctx.exit(EXIT_STORE_ERROR)
         except KeyboardInterrupt:
             return ctx.exit(EXIT_INTERRUPTED)
+
+
+def add_verbose(command: click.Command) -> None:
+    """Let a command, and the commands in it, take -v: people add it at the end of the line that went wrong."""
+    if not any("--verbose" in parameter.opts for parameter in command.params):
+        option = click.Option(
+            ["-v", "--verbose"],
+            is_flag=True,
+            expose_value=False,
+            callback=lambda ctx, parameter, wanted: set_verbose() if wanted else None,
+            help="Show the log messages of the store.",
+        )
+        command.params.append(option)
+    for inner in getattr(command, "commands", {}).values():
+        add_verbose(inner)
+
+
+def set_verbose() -> None:
+    logging.getLogger().setLevel(logging.INFO)
 
 
 def complain(text: str) -> None:
@@ -176,4 +219,7 @@ def mqlake(verbose: bool) -> None:
 
 def main() -> None:
     """Run the command line. Never returns."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a locale without some letter must not end a command
+            stream.reconfigure(errors="backslashreplace")
     mqlake(prog_name="mqlake")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+STORE = click.Path(path_type=Path, readable=False)
+"""Whether it can be read is found out by the command, whose error is that of a store, not of the command line."""
 _AGO = re.compile(r"(\d+)([smhd])")
 _SIZE = re.compile(r"(\d+)([kmg]?)(?:i?b)?", re.IGNORECASE)
 
@@ -28,7 +31,50 @@ def store_command(command: Command) -> Command:
         type=click.Path(path_type=Path, dir_okay=False),
         help="Settings file with RocketMQ's property names, such as broker.conf.",
     )
-    return click.argument("store", type=click.Path(path_type=Path))(config(command))
+    return click.argument("store", type=STORE)(config(command))
+
+
+# ---- completion: the names are read from folders and files, because a shell does not wait for a store to open
+
+
+def complete_topic(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the topics of STORE that begin so."""
+    return _beginning(
+        incomplete, _names_in(_store_of(ctx) / "consumequeue") | _known(ctx, "topics.json", "topicConfigTable")
+    )
+
+
+def complete_group(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the groups of STORE that begin so."""
+    readers = {name.rpartition("@")[2] for name in _known(ctx, "consumerOffset.json", "offsetTable")}
+    return _beginning(incomplete, readers | _known(ctx, "subscriptionGroup.json", "subscriptionGroupTable"))
+
+
+def _store_of(ctx: click.Context) -> Path:
+    return Path(str(ctx.params.get("store") or "."))
+
+
+def _names_in(folder: Path) -> set[str]:
+    try:
+        return {entry.name for entry in folder.iterdir()}
+    except OSError:
+        return set()
+
+
+def _known(ctx: click.Context, file: str, table: str) -> set[str]:
+    try:
+        found = json.loads((_store_of(ctx) / "config" / file).read_text(encoding="utf-8"))[table]
+        return set(map(str, found))
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+
+
+def _beginning(incomplete: str, names: set[str]) -> list[str]:
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+topic_argument = click.argument("topic", shell_complete=complete_topic)
+group_argument = click.argument("group", shell_complete=complete_group)
 
 
 def json_option(command: Command) -> Command:

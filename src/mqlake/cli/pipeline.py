@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +17,7 @@ from mqlake.cli import show
 from mqlake.cli.main import EXIT_STORE_ERROR
 from mqlake.cli.options import json_option
 from mqlake.cli.spark import spark_session
+from mqlake.runtime.flag import Flag
 
 if TYPE_CHECKING:
     from mqlake.lake import Lake
@@ -100,14 +101,14 @@ def deaf_to_term() -> Iterator[None]:
 
 
 @contextmanager
-def asked_to_stop() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT or SIGTERM sets. The second signal has its usual effect."""
-    asked = threading.Event()
+def asked_to_stop() -> Iterator[Flag]:
+    """Yield a flag that SIGINT or SIGTERM sets. The second signal has its usual effect."""
+    asked = Flag()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def ask(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.default_int_handler)
-        click.echo("mqlake: stopping after the current batch", err=True)
+        os.write(2, b"mqlake: stopping after the current batch\n")  # a stream may be in the middle of a write
         asked.set()
 
     for number in before:

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from mqlake import Durability, Message, PutReceipt
+from mqlake import Durability, InvalidMessage, Message, MessageStore, PutReceipt
 from mqlake.cli import show
-from mqlake.cli.options import duration_ms, json_option, moment, open_writer, store_command
+from mqlake.cli.formatting import unescaped
+from mqlake.cli.options import duration_ms, json_option, moment, open_writer, store_command, topic_argument
 
 
 @click.command()
 @store_command
-@click.argument("topic")
+@topic_argument
 @click.argument("body", required=False)
 @click.option(
     "--file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Read the body from this file."
 )
 @click.option("--tags", help="Tag of the message; consumers filter by it.")
 @click.option("--key", "keys", multiple=True, help="Key for `mqlake find`; may be repeated.")
+@click.option(
+    "-K", "key_separator", metavar="SEP", help="Lines are KEY SEP BODY; SEP may be \\t. Several keys: spaces between."
+)
+@click.option(
+    "-H",
+    "header_separator",
+    metavar="SEP",
+    help="Lines begin with NAME=VALUE,NAME=VALUE SEP: properties, before a key.",
+)
 @click.option("--queue", type=click.IntRange(min=0), help="Queue id. Default: the queues of the topic in turn.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; may be repeated.")
 @click.option(
@@ -40,6 +51,8 @@ def put(
     file: Path | None,
     tags: str | None,
     keys: tuple[str, ...],
+    key_separator: str | None,
+    header_separator: str | None,
     queue: int | None,
     properties: tuple[str, ...],
     delay: int | None,
@@ -56,13 +69,59 @@ def put(
         raise click.UsageError("both --delay and --at are given; expected one of them")
     later: dict[str, Any] = {"delay_s": delay / 1000 if delay is not None else None, "deliver_at": at}
     named = dict(map(_name_and_value, properties))
+    header_end = None if header_separator is None else unescaped(header_separator)
+    key_end = None if key_separator is None else unescaped(key_separator)
+    if (header_end or key_end) and (file is not None or body not in (None, "-")):
+        raise click.UsageError("-K and -H split lines of standard input; BODY and --file have none")
     bodies = _bodies(body, file)
     durability = Durability.DISK if sync else None
     with open_writer(store, config) as opened:
-        for data in bodies:
-            fields: dict[str, Any] = {"tags": tags, "keys": keys, "queue_id": queue, "properties": named, "flag": flag}
-            receipt = opened.put(Message(topic, data, **fields, **later), durability=durability)
+        turn = _turn(opened, topic) if queue is None else itertools.repeat(queue)
+        for number, data in enumerate(bodies, 1):
+            line = _split(data, header_end, key_end, number)
+            own = {"keys": [*keys, *line.keys], "properties": named | line.properties}
+            fields: dict[str, Any] = {"tags": tags, "queue_id": next(turn), "flag": flag, **own}
+            receipt = opened.put(Message(topic, line.body, **fields, **later), durability=durability)
             _report(receipt, as_json=as_json)
+
+
+class Line(NamedTuple):
+    """One message of standard input."""
+
+    body: bytes
+    keys: list[str]
+    properties: dict[str, str]
+
+
+def _split(data: bytes, header_separator: bytes | None, key_separator: bytes | None, number: int) -> Line:
+    """Split one line: properties, keys, body, each before its separator if there is one."""
+    properties: dict[str, str] = {}
+    keys: list[str] = []
+    if header_separator is not None:
+        text, data = _before(data, header_separator, "-H", number)
+        properties = dict(_name_and_value(part) for part in text.split(",") if part)
+    if key_separator is not None:
+        text, data = _before(data, key_separator, "-K", number)
+        keys = text.split()
+    return Line(data, keys, properties)
+
+
+def _before(data: bytes, separator: bytes, option: str, number: int) -> tuple[str, bytes]:
+    text, found, rest = data.partition(separator)
+    if not found:
+        expected = f"{separator.decode(errors='replace')!r} in every line ({option})"
+        raise InvalidMessage(f"line {number}", show.body(data), expected)
+    return text.decode("utf-8", "surrogateescape"), rest
+
+
+def _turn(store: MessageStore, topic: str) -> Iterator[int | None]:
+    """Return the queues to put to. A store that was just opened begins with queue 0; this continues the last put."""
+    known = store.delivery.topics.find(topic)
+    if known is None or not known.write_queue_count or topic not in store.topics():
+        return itertools.repeat(None)
+    count = known.write_queue_count
+    stored = sum(queue.end_offset for queue in store.queues(topic))
+    return (place % count for place in itertools.count(stored))
 
 
 def _name_and_value(text: str) -> tuple[str, str]:

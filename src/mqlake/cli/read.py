@@ -8,12 +8,13 @@ import click
 
 from mqlake import MessageStore
 from mqlake.cli import show
-from mqlake.cli.options import json_option, moment, open_reader, store_command
+from mqlake.cli.formatting import format_option, line_writer
+from mqlake.cli.options import json_option, moment, open_reader, store_command, topic_argument
 
 
 @click.command()
 @store_command
-@click.argument("topic")
+@topic_argument
 @click.option("--queue", type=click.IntRange(min=0), default=0, show_default=True, help="Queue id.")
 @click.option(
     "--start",
@@ -32,6 +33,7 @@ from mqlake.cli.options import json_option, moment, open_reader, store_command
 @click.option(
     "--wait", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait for messages at the end of the queue."
 )
+@format_option("-f", "-F", "--format")
 @json_option
 def read(
     store: Path,
@@ -42,6 +44,7 @@ def read(
     since: int | None,
     limit: int,
     wait: float,
+    form: str | None,
     as_json: bool,
 ) -> None:
     """Read one queue of TOPIC, starting at an offset or a time."""
@@ -51,7 +54,12 @@ def read(
         else:
             offset = _offset(opened, topic, queue, start)
         messages = opened.read(topic, queue_id=queue, start=offset, limit=limit, wait_s=wait)
-        show.print_messages(messages, as_json=as_json)
+        if form is None:
+            show.print_messages(messages, as_json=as_json)
+            return
+        write = line_writer(form, as_json=as_json)
+        for message in messages:
+            write(message)
 
 
 def _offset(store: MessageStore, topic: str, queue_id: int, start: str) -> int:

@@ -9,7 +9,7 @@ import click
 
 from mqlake.cli import show
 from mqlake.cli.output_file import whole_file
-from mqlake.cli.spark import spark_command, spark_session
+from mqlake.cli.spark import session_if_needed, spark_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,21 +24,23 @@ if TYPE_CHECKING:
     show_default=True,
     help="File for the page.",
 )
-@click.option("--title", default="Message report", show_default=True, help="Title of the page.")
-def report(stores: tuple[str, ...], lake: str | None, master: str, out: Path, title: str) -> None:
+@click.option("--title", help="Title of the page. [default: the name of the store]")
+def report(stores: tuple[str, ...], lake: str | None, master: str | None, out: Path, title: str | None) -> None:
     """Write an HTML page: traffic, topics, sizes, latency, keys, consumer lag, damage and pipeline runs.
 
     STORE may be a pattern. The page is one file that loads nothing and has no script.
     """
     if not stores and lake is None:
         raise click.UsageError("name a store, or a lake with --lake")
-    with show.progress("counting", None), spark_session(master) as spark:
+    with show.progress("counting", None), session_if_needed(master, stores, lake) as spark:
         write_report(spark, stores, lake, out, title)
     click.echo(f"{show.size(out.stat().st_size)}: {out}")
 
 
-def write_report(spark: SparkSession, stores: tuple[str, ...], lake: str | None, out: Path, title: str) -> None:
-    """Count on Spark, and draw the page."""
+def write_report(
+    spark: SparkSession | None, stores: tuple[str, ...], lake: str | None, out: Path, title: str | None
+) -> None:
+    """Count, and draw the page."""
     import mqlake.spark
     from mqlake.report import render
 

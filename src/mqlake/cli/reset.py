@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 
 from mqlake.cli.lag import print_lags
-from mqlake.cli.options import json_option, moment, open_existing, store_command
+from mqlake.cli.options import group_argument, json_option, moment, open_existing, store_command, topic_argument
 
 
 @click.command()
 @store_command
-@click.argument("group")
-@click.argument("topic")
+@group_argument
+@topic_argument
 @click.option(
     "--to", metavar="first|last|TIME", help="To the first message, after the last one, or to the first since a time."
 )

@@ -6,13 +6,13 @@ Control characters of a message are escaped: a body must not be able to move the
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -24,17 +24,39 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 SHOWN_BYTES = 512
-"""A body on one line is cut at this length."""
-WIDE = 160
-"""Columns of a table that is not shown on a terminal, unless COLUMNS says otherwise."""
+"""A body on one line of a terminal is cut at this length."""
+NEVER_CUT = 1 << 20
+"""Columns of output that is not a terminal: a program gets every line whole."""
+BODY_COLUMNS = 30
+"""On a narrow terminal other columns are left out until a body has this much space."""
 
 
-def console() -> Console:
+class Output(Console):
+    """Standard output: tables that fit a terminal, or whole lines without padding for a program."""
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False)
+        self.is_plain = not self.is_terminal
+        if self.is_plain:
+            self.width = NEVER_CUT
+
+    def print(self, *objects: Any, **named: Any) -> None:
+        if not self.is_plain:
+            super().print(*objects, **named)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **named)
+        for line in captured.get().splitlines():
+            sys.stdout.write(line.rstrip() + "\n")
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to the entry point, which knows the exit code."""
+        raise BrokenPipeError
+
+
+def console() -> Output:
     """Return a console on the current standard output."""
-    shown = Console(highlight=False)
-    if shown.is_terminal or "COLUMNS" in os.environ:
-        return shown
-    return Console(highlight=False, width=WIDE)
+    return Output()
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -54,7 +76,7 @@ def table(*columns: str, title: str | None = None) -> Table:
             overflow="ellipsis",
             ratio=1 if column.endswith("*") else None,
         )
-    made.expand = any(column.endswith("*") for column in columns)
+    made.expand = any(column.endswith("*") for column in columns) and not console().is_plain
     return made
 
 
@@ -87,7 +109,7 @@ def counted(number: int, noun: str) -> str:
     if noun.endswith("y") and noun[-2] not in "aeiou":
         plural = f"{noun[:-1]}ies"
     else:
-        plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+        plural = f"{noun}es" if noun.endswith(("ch", "s", "x")) else f"{noun}s"
     return f"{count(number)} {noun if number == 1 else plural}"
 
 
@@ -115,8 +137,10 @@ def body(data: bytes) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError:
+        if console().is_plain:
+            return f"0x{data.hex()}"
         return f"0x{data[:16].hex()}{'…' if len(data) > 16 else ''} ({counted(len(data), 'byte')})"
-    if len(text) > SHOWN_BYTES:
+    if len(text) > SHOWN_BYTES and not console().is_plain:
         return f"{printable(text[:SHOWN_BYTES])}… ({counted(len(data), 'byte')})"
     return printable(text)
 
@@ -143,18 +167,40 @@ def message_json(message: StoredMessage) -> dict[str, Any]:
 
 
 def messages_table(messages: Iterable[StoredMessage]) -> Table:
-    made = table("queue>", "offset>", "physical>", "stored", "tags", "keys", "body*")
-    for message in messages:
-        made.add_row(
+    """Return a table of messages. On a narrow terminal the body keeps its place, and other columns are left out."""
+    columns = ["queue>", "offset>", "physical>", "stored", "tags", "keys", "body*"]
+    rows = [
+        [
             str(message.queue_id),
             str(message.queue_offset),
             str(message.physical_offset),
             moment(message.store_timestamp),
-            Text(printable(message.tags or "")),
-            Text(printable(" ".join(message.keys))),
-            Text(body(plain_body(message))),
-        )
+            printable(message.tags or ""),
+            printable(" ".join(message.keys)),
+            body(plain_body(message)),
+        ]
+        for message in messages
+    ]
+    places = [place for place in range(len(columns)) if place not in _left_out(columns, rows)]
+    made = table(*(columns[place] for place in places))
+    for row in rows:
+        made.add_row(*(Text(row[place]) for place in places))
     return made
+
+
+def _left_out(columns: list[str], rows: list[list[str]]) -> set[int]:
+    """Return which columns of messages do not fit beside a body of BODY_COLUMNS: the least important first."""
+    widths = [
+        max([cell_len(name.rstrip(">*")), *(cell_len(row[place]) for row in rows)]) + 2
+        for place, name in enumerate(columns)
+    ]
+    space = console().width - min(widths[-1], BODY_COLUMNS)
+    dropped: set[int] = set()
+    for name in ("physical>", "stored", "tags", "keys", "queue>"):
+        if sum(width for place, width in enumerate(widths[:-1]) if place not in dropped) <= space:
+            break
+        dropped.add(columns.index(name))
+    return dropped
 
 
 def print_messages(messages: Iterable[StoredMessage], *, as_json: bool) -> None:

@@ -11,11 +11,12 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mqlake.cli.embedded import folders_of, is_small
 from mqlake.errors import MissingExtra, QueryFailed, SparkNotStarted
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ CAUSES = re.compile(
     r"^(?:Exception in thread \S+ |Caused by: )?(?:[\w$]+\.)+\w*(?:Error|Exception): (\S.*)$", re.MULTILINE
 )
 MOST_SAID = 1 << 20
+LOCAL = "local[*]"
 RAISED = re.compile(r"^(\w+(?:Error|Exception|Exit)\b.*)$", re.MULTILINE)
 
 
@@ -39,13 +41,29 @@ def spark_command(command: Command) -> Command:
     lake = click.option(
         "--lake", type=click.Path(), help="Folder of a lake; what it holds is not read from the logs again."
     )
-    return stores(lake(master_option(command)))
+    return stores(lake(choosing_master_option(command)))
+
+
+def choosing_master_option(command: Command) -> Command:
+    return click.option("--master", help="Count on Spark, on this master: local[*], spark://host:7077.")(command)
 
 
 def master_option(command: Command) -> Command:
-    return click.option(
-        "--master", default="local[*]", show_default=True, help="Spark master, such as spark://host:7077."
-    )(command)
+    return click.option("--master", default=LOCAL, show_default=True, help="Spark master, such as spark://host:7077.")(
+        command
+    )
+
+
+@contextlib.contextmanager
+def session_if_needed(master: str | None, stores: Sequence[str], lake: str | None) -> Iterator[SparkSession | None]:
+    """Yield a session if a master or a lake is named, or the logs are large; else None: this process is faster."""
+    if master is None and lake is None and is_small(folders_of(stores), needs=("pyspark", "pyarrow")):
+        yield None
+        return
+    if lake is None:
+        folders_of(stores)
+    with spark_session(master or LOCAL) as spark:
+        yield spark
 
 
 @contextlib.contextmanager

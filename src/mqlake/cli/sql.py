@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import click
 
 from mqlake.cli import show
 from mqlake.cli.answers import print_answer
+from mqlake.cli.embedded import EmbeddedAnswers, folders_of, is_small
 from mqlake.cli.main import complain
-from mqlake.cli.spark import master_option, plain_errors, spark_session
+from mqlake.cli.spark import LOCAL, plain_errors, spark_session
 from mqlake.errors import QueryFailed
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ Ctrl-C drops what was typed.      .schema TABLE  its columns
 @click.command()
 @click.argument("arguments", nargs=-1, metavar="[STORE…] [QUERY]")
 @click.option("--lake", type=click.Path(), help="Folder of a lake; its messages are the table archive.")
-@master_option
+@click.option("--master", help="Ask Spark, on this master: local[*], spark://host:7077.")
 @click.option(
     "--format",
     "form",
@@ -39,27 +41,39 @@ Ctrl-C drops what was typed.      .schema TABLE  its columns
     show_default=True,
     help="Output format.",
 )
-def sql(arguments: tuple[str, ...], lake: str | None, master: str, form: str) -> None:
+def sql(arguments: tuple[str, ...], lake: str | None, master: str | None, form: str) -> None:
     """Query stores with SQL. Without a QUERY, start a small shell.
 
     \b
     Tables: messages, queues, stats (traffic by minute), archive (with --lake).
       mqlake sql data/store "select topic, count(*) from messages group by topic"
 
+    Small stores are asked in this process, by DuckDB; large ones, lakes, and all with --master, by Spark.
     The last argument is the query if it has more than one word. Of messages, only the columns that the query needs are
     read. A table shows at most 1,000 rows; csv and json print all. Times are in the session's zone (SET TIME ZONE).
     """
     stores, query = split_arguments(arguments)
     if not stores and lake is None:
         raise click.UsageError("name a store, or a lake with --lake")
-    with spark_session(master) as spark:
+    folders = folders_of(stores)
+    if master is None and lake is None and is_small(folders):
+        from mqlake.embedded.tables import EmbeddedTables
+
+        with contextlib.closing(EmbeddedTables(folders)) as embedded:
+            run(EmbeddedAnswers(embedded, form), query)
+        return
+    with spark_session(master or LOCAL) as spark:
         import mqlake.spark
 
-        tables = mqlake.spark.views(spark, stores, lake)
-        if query is not None:
-            print_answer(tables.sql(query), form)
-        else:
-            Shell(tables, form).run()
+        run(SparkAnswers(mqlake.spark.views(spark, stores, lake), form), query)
+
+
+def run(tables: Answers, query: str | None) -> None:
+    """Answer one query, or those that are typed."""
+    if query is not None:
+        tables.answer(query)
+    else:
+        Shell(tables).run()
 
 
 def split_arguments(arguments: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
@@ -69,15 +83,48 @@ def split_arguments(arguments: tuple[str, ...]) -> tuple[tuple[str, ...], str | 
     return arguments, None
 
 
+class Answers(Protocol):
+    """An engine that answers queries over the tables of stores."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    def answer(self, text: str) -> int:
+        """Print the rows of a query; return how many there were."""
+
+    def columns(self, table: str) -> Iterable[tuple[str, str, str]]:
+        """Return name, type and remark of each column of a table."""
+
+
+class SparkAnswers:
+    """Answers by Spark."""
+
+    def __init__(self, tables: Views, form: str) -> None:
+        self._tables = tables
+        self._form = form
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._tables.names
+
+    def answer(self, text: str) -> int:
+        with plain_errors():
+            return print_answer(self._tables.sql(text), self._form)
+
+    def columns(self, table: str) -> Iterable[tuple[str, str, str]]:
+        with plain_errors():
+            fields = self._tables.spark.table(table).schema.fields
+        return [(field.name, field.dataType.simpleString(), "" if field.nullable else "not null") for field in fields]
+
+
 # ---- the shell
 
 
 class Shell:
     """Reads queries until the input ends. An error in one does not end the shell."""
 
-    def __init__(self, tables: Views, form: str) -> None:
+    def __init__(self, tables: Answers) -> None:
         self._tables = tables
-        self._form = form
 
     def run(self) -> None:
         if sys.stdin.isatty():
@@ -96,20 +143,17 @@ class Shell:
             self._command(name, argument.strip())
             return
         began = time.perf_counter()
-        with plain_errors():
-            number = print_answer(self._tables.sql(text), self._form)
-        rows = f"{number:,} row{'' if number == 1 else 's'}, " if number else ""
+        number = self._tables.answer(text)
+        rows = f"{show.counted(number, 'row')}, " if number else ""
         click.echo(f"{rows}{time.perf_counter() - began:.2f} s", err=True)
 
     def _command(self, name: str, argument: str) -> None:
         if name == ".tables":
             click.echo("\n".join(self._tables.names))
         elif name == ".schema":
-            with plain_errors():
-                fields = self._tables.spark.table(argument or "messages").schema.fields
             table = show.table("column", "type", "")
-            for field in fields:
-                table.add_row(field.name, field.dataType.simpleString(), "" if field.nullable else "not null")
+            for column in self._tables.columns(argument or "messages"):
+                table.add_row(*column)
             show.console().print(table)
         elif name == ".help":
             click.echo(HELP)

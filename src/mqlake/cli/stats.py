@@ -1,4 +1,4 @@
-"""`mqlake stats`: count traffic on Spark."""
+"""`mqlake stats`: count traffic, in this process or on Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.text import Text
 
 from mqlake.cli import show
 from mqlake.cli.options import json_option
-from mqlake.cli.spark import spark_command, spark_session
+from mqlake.cli.spark import session_if_needed, spark_command
 
 DIMENSIONS = {"store": "store", "topic": "topic", "queue": "queue_id", "tag": "tags", "minute": "time"}
 
@@ -30,7 +30,7 @@ def _dimensions(context: click.Context, parameter: click.Parameter, text: str) -
 @click.option("--internal", is_flag=True, help="Include RocketMQ's system topics, half messages and rolled-back ones.")
 @json_option
 def stats(
-    stores: tuple[str, ...], lake: str | None, master: str, by: tuple[str, ...], internal: bool, as_json: bool
+    stores: tuple[str, ...], lake: str | None, master: str | None, by: tuple[str, ...], internal: bool, as_json: bool
 ) -> None:
     """Count messages, bytes, sizes and the time from born to store, by topic, queue, tag or minute.
 
@@ -38,7 +38,7 @@ def stats(
     """
     if not stores and lake is None:
         raise click.UsageError("name a store, or a lake with --lake")
-    with show.progress("counting", None), spark_session(master) as spark:
+    with show.progress("counting", None), session_if_needed(master, stores, lake) as spark:
         import mqlake.spark
 
         found = mqlake.spark.stats(spark, stores, lake=lake)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
 
 import click
 
 from mqlake import MessageStore, QueueRange, StoredMessage, UnknownTopic
-from mqlake.cli import show
-from mqlake.cli.options import json_option, open_reader, store_command
+from mqlake.cli.formatting import format_option, line_writer
+from mqlake.cli.options import json_option, open_reader, store_command, topic_argument
 
 POLL_S = 0.02
 READ_LIMIT = 256
@@ -22,7 +22,7 @@ _in_log_order = attrgetter("physical_offset")
 
 @click.command()
 @store_command
-@click.argument("topic")
+@topic_argument
 @click.option("--queue", type=click.IntRange(min=0), help="Only this queue.")
 @click.option(
     "-n",
@@ -33,24 +33,29 @@ _in_log_order = attrgetter("physical_offset")
     help="Start with this many old messages.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Continue with new messages, until Ctrl-C.")
+@format_option("-F", "--format")
 @json_option
 def tail(
-    store: Path, config: Path | None, topic: str, queue: int | None, lines: int, follow: bool, as_json: bool
+    store: Path,
+    config: Path | None,
+    topic: str,
+    queue: int | None,
+    lines: int,
+    follow: bool,
+    form: str | None,
+    as_json: bool,
 ) -> None:
     """Show the newest messages of TOPIC, oldest first, merged over its queues.
 
     With --follow it prints new messages as any process writes them. The topic need not exist yet.
     """
-    try:
-        with open_reader(store, config) as opened:
-            follower = Tail(opened, topic, queue, may_wait=follow)
-            _print(follower.newest(lines), as_json=as_json)
-            while follow:
-                _print(follower.new_messages(), as_json=as_json)
-                time.sleep(POLL_S)
-    except KeyboardInterrupt:
-        if not follow:
-            raise
+    write = line_writer(form, as_json=as_json)
+    with open_reader(store, config) as opened:
+        follower = Tail(opened, topic, queue, may_wait=follow)
+        _print(follower.newest(lines), write)
+        while follow:
+            _print(follower.new_messages(), write)
+            time.sleep(POLL_S)
 
 
 class Tail:
@@ -119,18 +124,8 @@ class Tail:
         return last.queue_offset + int(last.properties.get("INNER_NUM", 1))  # a batch takes several queue offsets
 
 
-def _print(messages: list[StoredMessage], *, as_json: bool) -> None:
+def _print(messages: list[StoredMessage], write: Callable[[StoredMessage], None]) -> None:
     for message in messages:
-        if as_json:
-            show.print_json(show.message_json(message))
-        else:
-            sys.stdout.write(message_line(message) + "\n")
+        write(message)
     if messages:
         sys.stdout.flush()
-
-
-def message_line(message: StoredMessage) -> str:
-    labels = [message.tags or "", *message.keys]
-    shown = " ".join(show.printable(label) for label in labels if label)
-    where = f"{show.moment(message.store_timestamp)}  {message.queue_id}:{message.queue_offset}"
-    return f"{where}  {f'[{shown}]  ' if shown else ''}{show.body(show.plain_body(message))}"

@@ -1,5 +1,7 @@
 """`mqlake top`: watch topics, rates, groups and lag. It only reads, so it works while another process writes.
 
+With --endpoint it asks a broker's metrics instead of the files, so it needs no access to them.
+
 A rate is the difference of two samples of the queues' ends, or of a group's progress, over the time between them.
 """
 
@@ -8,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +21,8 @@ from rich.table import Table
 
 from mqlake import MessageStore
 from mqlake.cli import show
-from mqlake.cli.options import json_option, open_reader, store_command
+from mqlake.cli.metrics_client import fetch_metrics
+from mqlake.cli.options import STORE, json_option, open_reader
 
 
 class TopicLook(NamedTuple):
@@ -58,6 +61,24 @@ class Look(NamedTuple):
                 groups[group, each.topic] = GroupLook(known.offset + each.offset, known.lag + each.message_count)
         return cls(time.monotonic(), topics, groups)
 
+    @classmethod
+    def of_broker(cls, endpoint: str) -> Look:
+        """Ask a broker's metrics."""
+        found = fetch_metrics(endpoint)
+        topics = {
+            topic: TopicLook(
+                int(queues),
+                int(found["mqlake_topic_messages"].get((topic,), 0)),
+                int(found["mqlake_topic_end_offset"].get((topic,), 0)),
+            )
+            for (topic,), queues in found["mqlake_topic_queues"].items()
+        }
+        groups = {
+            (group, topic): GroupLook(int(found["mqlake_consumer_offset"].get((group, topic), 0)), int(lag))
+            for (group, topic), lag in found["mqlake_consumer_lag_messages"].items()
+        }
+        return cls(time.monotonic(), topics, groups)
+
 
 class Row(NamedTuple):
     """One line of a view: names, counts, and messages per second."""
@@ -68,7 +89,13 @@ class Row(NamedTuple):
 
 
 @click.command()
-@store_command
+@click.argument("store", type=STORE, required=False)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Settings file with RocketMQ's property names, such as broker.conf.",
+)
+@click.option("--endpoint", metavar="HOST:PORT", help="Watch a broker instead: the address of serve --metrics.")
 @click.option(
     "--interval", type=click.FloatRange(min=0.05), default=1.0, show_default=True, help="Seconds between samples."
 )
@@ -77,29 +104,46 @@ class Row(NamedTuple):
 )
 @click.option("--once", is_flag=True, help="Take two samples, print once and exit: for scripts.")
 @json_option
-def top(store: Path, config: Path | None, interval: float, rows: int, once: bool, as_json: bool) -> None:
-    """Watch topics, rates, groups and lag. Stop with Ctrl-C."""
-    with open_reader(store, config) as opened:
-        views = _views(opened, interval)
+def top(
+    store: Path | None,
+    config: Path | None,
+    endpoint: str | None,
+    interval: float,
+    rows: int,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Watch topics, rates, groups and lag of a store, or of a broker. Stop with Ctrl-C."""
+    if (store is None) == (endpoint is None):
+        raise click.UsageError("name a STORE, or a broker's --endpoint")
+    with contextlib.ExitStack() as opened:
+        if store is not None:
+            reader = opened.enter_context(open_reader(store, config))
+            views = _views(lambda: Look.at(reader), interval)
+        else:
+            views = _views(lambda: Look.of_broker(str(endpoint)), interval)
         if once or as_json:
             _print_once(*next(views), as_json=as_json, rows=rows)
             return
-        shown = show.console()
-        with contextlib.suppress(KeyboardInterrupt):
-            if not shown.is_terminal:  # a file, or another program: one view after the other
-                for topics, groups in views:
-                    shown.print(_tables(topics, groups, rows, str(store)), "")
-                    sys.stdout.flush()
-            with Live(console=shown, screen=True, auto_refresh=False) as live:
-                for topics, groups in views:
-                    live.update(_tables(topics, groups, rows, str(store)), refresh=True)
+        _watch(views, rows, str(store or endpoint))
 
 
-def _views(store: MessageStore, interval_s: float) -> Iterator[tuple[list[Row], list[Row]]]:
-    before = Look.at(store)
+def _watch(views: Iterator[tuple[list[Row], list[Row]]], rows: int, title: str) -> None:
+    shown = show.console()
+    if shown.is_plain:  # a file, or another program: one view after the other
+        for topics, groups in views:
+            shown.print(_tables(topics, groups, rows, title), "")
+            sys.stdout.flush()
+    with Live(console=shown, screen=True, auto_refresh=False) as live:
+        for topics, groups in views:
+            live.update(_tables(topics, groups, rows, title), refresh=True)
+
+
+def _views(look: Callable[[], Look], interval_s: float) -> Iterator[tuple[list[Row], list[Row]]]:
+    before = look()
     while True:
         time.sleep(interval_s)
-        now = Look.at(store)
+        now = look()
         yield _topic_rows(before, now), _group_rows(before, now)
         before = now
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from mqlake.cli import show
-from mqlake.cli.options import json_option, open_existing, open_reader, open_writer, store_command
+from mqlake.cli.options import complete_topic, json_option, open_existing, open_reader, open_writer, store_command
 from mqlake.delivery.registry.topics import Permission, Topic
 
 PERMISSIONS = {"r": Permission.READ, "w": Permission.WRITE, "rw": Permission.READ | Permission.WRITE}
@@ -35,7 +35,7 @@ def create(store: Path, config: Path | None, name: str, queues: int | None, perm
 
 @topic.command()
 @store_command
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topic)
 @click.option("--read-queues", type=click.IntRange(1, 65_536))
 @click.option("--write-queues", type=click.IntRange(1, 65_536))
 @click.option("--permission", type=click.Choice(list(PERMISSIONS)), help="Read, write or both.")
@@ -59,13 +59,13 @@ def update(
 
 @topic.command()
 @store_command
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topic)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete(store: Path, config: Path | None, name: str, yes: bool) -> None:
     """Delete topic NAME, its queues, and the progress of all groups on it."""
-    if not yes:
-        click.confirm(f"Delete topic {name} of {store} for good?", abort=True, err=True)
     with open_existing(store, config) as opened:
+        if not yes:
+            click.confirm(f"Delete topic {name} of {store} for good?", abort=True, err=True)
         opened.delete_topic(name)
     click.echo(f"topic {name}: deleted")
 

@@ -29,7 +29,7 @@ COLUMNS = {
     "refused": "refused starts",
     "gaps": "queue gaps",
     "false_acks": "false acks",
-    "undetected": "damaged served",
+    "undetected": "undetected",
     "errors": "errors",
 }
 EVERYWHERE = ("faults", "acknowledged", "lost", "invented", "refused", "errors")
@@ -56,7 +56,7 @@ def row_names(ctx: click.Context, parameter: click.Parameter, text: str | None) 
     "--only",
     callback=row_names,
     metavar="ROW,…",
-    help="Run only these rows: shapes, cuts, full, syncs, flips, kill, power, sink, pipeline.",
+    help="Run only these rows: shapes, cuts, full, syncs, flips, heal, partition, kill, power, sink, pipeline.",
 )
 @click.option("--case", type=click.IntRange(min=0), help="Run only this case of one row; keep its folder.")
 @json_option
@@ -65,9 +65,9 @@ def torture(
 ) -> None:
     """Break stores under DIR in every way that disks and machines do, and count what is lost.
 
-    Kills, power cuts, truncated and damaged files, failing syncs, a full disk. Every acknowledged message must survive.
-    Files are removed afterwards, unless a promise was broken: then they stay, and the command that repeats the case is
-    printed. Exit code 0 means that every count is zero.
+    Kills, power cuts, truncated and damaged files, failing syncs, a full disk, a network that is cut. Every
+    acknowledged message must survive. Files are removed afterwards, unless a promise was broken: then they stay, and
+    the command that repeats the case is printed. Exit code 0 means that every count is zero.
     """
     from mqlake.torture.run import Torture
 

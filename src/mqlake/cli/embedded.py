@@ -1,0 +1,108 @@
+"""SQL in this process, by DuckDB: when it is used, and how its answers are printed as Spark's are."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mqlake.cli.answers import TABLE_ROWS, write_csv, write_json, write_table
+from mqlake.errors import NotAStore
+
+if TYPE_CHECKING:
+    from mqlake.embedded.tables import EmbeddedTables
+
+SMALL_BYTES = 2 << 30
+"""Logs up to this size are read here: Spark takes longer to start than this takes to scan (docs/pipeline.md)."""
+NUMBERS = re.compile(r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL.*)")
+HUGE = ("HUGEINT", "UHUGEINT")
+"""DuckDB's type of a sum of whole numbers, which Arrow has as a decimal."""
+_TIME = re.compile(r"(-?\d+-\d\d-\d\d) (\d\d:\d\d:\d\d)(?:\.(\d+))?([+-]\d\d)(?::?(\d\d))?( \(BC\))?")
+
+
+def folders_of(stores: Sequence[str]) -> list[str]:
+    """Return the folders that paths and patterns name, each once; NotAStore if one names none."""
+    import glob
+
+    found: dict[Path, str] = {}
+    for text in stores:
+        is_pattern = glob.has_magic(text) and not Path(text).exists()
+        matches = sorted(glob.glob(text)) if is_pattern else [text]  # noqa: PTH207  # patterns may be absolute
+        if not matches:
+            raise NotAStore(Path(text), "no folder matches this pattern", "check the path")
+        for match in matches:
+            if not Path(match).is_dir():
+                raise NotAStore(Path(match), "no such folder", "check the path")
+            found.setdefault(Path(match).resolve(), str(Path(match).absolute()))
+    return list(found.values())
+
+
+def is_small(folders: Sequence[str], needs: Sequence[str] = ("duckdb", "pyarrow")) -> bool:
+    """Tell whether reading the logs takes less time than starting Spark, and what that needs is installed."""
+    if not all(map(_is_installed, needs)):
+        return False
+    files = (file for folder in folders for file in (Path(folder) / "commitlog").glob("*"))
+    return sum(file.stat().st_blocks * 512 for file in files if file.is_file()) <= SMALL_BYTES
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ValueError:  # a program has said that it must not be imported
+        return False
+
+
+class EmbeddedAnswers:
+    """Answers queries of the command and of the shell."""
+
+    def __init__(self, tables: EmbeddedTables, form: str) -> None:
+        self._tables = tables
+        self._form = form
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._tables.names
+
+    def answer(self, text: str) -> int:
+        """Print the rows of a query; return how many there were."""
+        from mqlake.embedded.tables import rows_of
+
+        found = self._tables.query(text)
+        if found is None:
+            return 0
+        names, kinds, rows = rows_of(found)
+        times = [place for place, kind in enumerate(kinds) if kind.startswith("TIMESTAMP")]
+        sums = [place for place, kind in enumerate(kinds) if kind in HUGE]
+        shown = (_plain(row, times, sums, with_zone=self._form != "table") for row in rows)
+        if self._form == "table":
+            are_numbers = [NUMBERS.fullmatch(kind) is not None for kind in kinds]
+            return write_table(names, are_numbers, list(itertools.islice(shown, TABLE_ROWS + 1)))
+        return {"csv": write_csv, "json": write_json}[self._form](names, shown)
+
+    def columns(self, table: str) -> Iterator[tuple[str, str, str]]:
+        return ((name, kind.lower(), "") for name, kind in self._tables.columns_of(table))
+
+
+def _plain(row: list[Any], times: list[int], sums: list[int], *, with_zone: bool) -> list[Any]:
+    """Return a row as Spark would print it: sums of whole numbers as such, times with or without their zone."""
+    values = list(row)
+    for place in sums:
+        values[place] = None if values[place] is None else int(values[place])
+    for place in times:
+        if values[place] is not None:
+            values[place] = _time(values[place], with_zone=with_zone)
+    return values
+
+
+def _time(text: str, *, with_zone: bool) -> str:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return text
+    day, clock, fraction, hours, minutes, _ = found.groups()
+    if not with_zone:
+        return f"{day} {clock}{f'.{fraction}' if fraction else ''}"
+    zone = "Z" if hours == "+00" and (minutes or "00") == "00" else f"{hours}:{minutes or '00'}"
+    return f"{day}T{clock}.{(fraction or ''):0<6}{zone}"
