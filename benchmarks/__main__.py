@@ -6,6 +6,8 @@
     python -m benchmarks kafka_full      rows against a Kafka topic with the same messages, which download a broker
     python -m benchmarks consume timer1m rows of delivery, which need no RocketMQ either
     python -m benchmarks queues100k      rows of very many queues, which need no RocketMQ either
+    python -m benchmarks replica         the rows of replication are replica, pair_sync16, pair_lag20k: no RocketMQ
+    python -m benchmarks broker_sync16   rows of the broker with real Java clients, mqlake's and RocketMQ's by turns
     python -m benchmarks --quick         one round, smaller counts: a first impression, no figures to publish
 
 Each measurement runs in its own process on a fresh store. The two sides take turns, because machines are noisy.
@@ -26,9 +28,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.broker_rows import broker_rows
 from benchmarks.delivery_rows import delivery_rows
 from benchmarks.machine import describe, touch_memory
 from benchmarks.queue_rows import queue_rows
+from benchmarks.replica_rows import replica_rows
 from benchmarks.row import ROCKETMQ, Bench, Measure, Row, rate_of
 from benchmarks.spark_rows import spark_rows
 from tests.interop.rocketmq import available
@@ -132,7 +136,7 @@ def rows() -> list[Row]:
             sync(1, 20_000)[0],
             lambda b: rate_of(b.ours("sqlite", count=b.count(20_000), body=1024)),
         ),
-        Row("sync16", "16 threads, sync, 1 KiB", "1.1 ×", *sync(16, 64_000)),
+        Row("sync16", "16 threads, sync, 1 KiB", "1.5 ×", *sync(16, 64_000)),
         Row("tasks16", "16 asyncio tasks, sync, 1 KiB", "1.5 ×", tasks(16, 64_000), sync(16, 64_000)[1]),
         Row("tasks256", "256 asyncio tasks, sync, 1 KiB", "5 ×", tasks(256, 256_000), sync(16, 64_000)[1]),
         Row(
@@ -152,8 +156,15 @@ def rows() -> list[Row]:
         Row("time", "time look-up", "50,000/s", on_shared_store("seek", 50_000), their_shared_store("time", 100_000)),
         Row(
             "read",
-            "read, batches of 32",
-            "0.8 ×",
+            "read, batches of 32, CRC checked",
+            "1.0 ×",
+            on_shared_store("read", 1_000_000),
+            their_shared_store("readDecoded", 1_000_000),
+        ),
+        Row(
+            "readraw",
+            "read, to RocketMQ's undecoded and unchecked",
+            "1.0 ×",
             on_shared_store("read", 1_000_000),
             their_shared_store("read", 1_000_000),
         ),
@@ -162,7 +173,7 @@ def rows() -> list[Row]:
         Row(
             "unclean",
             "open RocketMQ's 1 GiB after an unclean stop",
-            "0.5 ×",
+            "0.2 ×",
             opened_unclean,
             their_opened_unclean,
             "s",
@@ -232,8 +243,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("bench-out/store.json"), help="file for the results as JSON")
     options = parser.parse_args()
     console = Console()
-    alone = {row.name for row in (*delivery_rows(), *queue_rows(), *spark_rows())}
-    known = [*rows(), *delivery_rows(), *queue_rows(), *spark_rows()]
+    alone = {row.name for row in (*delivery_rows(), *queue_rows(), *replica_rows(), *spark_rows())}
+    known = [*rows(), *broker_rows(), *delivery_rows(), *queue_rows(), *replica_rows(), *spark_rows()]
     unknown = set(options.rows) - {row.name for row in known}
     if unknown:
         parser.error(f"no such rows: {', '.join(sorted(unknown))}; there are {', '.join(row.name for row in known)}")

@@ -39,7 +39,9 @@ def touch_memory(size: int) -> None:
     pages.close()
 
 
-def resident_mb() -> float:
-    """Return the resident memory of this process without pages of files."""
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+def resident_mb(process: int | str = "self") -> float:
+    """Return the resident memory of a process without pages of files."""
+    fields = dict(
+        line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines() if ":" in line
+    )
     return (int(fields["VmRSS"].split()[0]) - int(fields["RssFile"].split()[0])) / 1024

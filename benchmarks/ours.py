@@ -269,10 +269,9 @@ def first_put(path: Path) -> dict[str, Any]:
         "print(time.perf_counter() - began)\n"
         "store.close()"
     )
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-c", program]
-    subprocess.run([*command, f"{path}-0"], capture_output=True, check=True, env=env)
-    result = subprocess.run([*command, str(path)], capture_output=True, text=True, check=True, env=env)
+    subprocess.run([*command, f"{path}-0"], capture_output=True, check=True)
+    result = subprocess.run([*command, str(path)], capture_output=True, text=True, check=True)
     shutil.rmtree(f"{path}-0")
     return {"rate": float(result.stdout)}
 

@@ -30,10 +30,10 @@ def store_in(directory: Path, settings: dict[str, int]) -> Path:
     return store
 
 
-def write(path: Path, mib: int, body: int) -> None:
+def write(path: Path, mib: int, body: int, **config: Any) -> None:
     count = (mib << 20) // (body + OVERHEAD)
     contents = random.Random(2026)
-    with MessageStore.open(path) as store:
+    with MessageStore.open(path, **config) as store:
         packer = Packer(store.config.commit_log, "the benchmark")
         for start in range(0, count, 100):
             # Every body is different: Parquet would encode repeated ones as a dictionary.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -13,10 +14,15 @@ from pathlib import Path
 
 import pytest
 
+REAL_ROCKETMQ = {Path(__file__).parent / name for name in ("clients", "interop")}
 LOCKS = "MQLAKE_RECORD_LOCKS"
 """Names the folder where this run's processes, children included, write locks taken in the wrong order."""
 if LOCKS not in os.environ:  # inherited by workers of a parallel run and by programs that tests start
     os.environ[LOCKS] = tempfile.mkdtemp(prefix="mqlake-locks-")
+
+# Else every program that a test starts would compile all modules that it imports, which takes half of its time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs; children would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -32,6 +38,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for title, counter in sorted(totals.items()):
         told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(counter.items()))
         terminalreporter.write_line(f"{title}: {told}, none missing")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need a real RocketMQ, or its clients: `make test` is without them."""
+    for item in items:
+        if not REAL_ROCKETMQ.isdisjoint(item.path.parents):
+            item.add_marker(pytest.mark.rocketmq)
 
 
 @pytest.fixture(autouse=True)

@@ -20,17 +20,62 @@ LAYERS = {
     "ingest": {"kernel", "codec", "files", "logs", "store", "ingest"},
     "inspect": {"kernel", "codec", "files", "logs", "store", "inspect"},
     "delivery": {"kernel", "codec", "files", "logs", "store", "delivery"},
+    "handling": {"delivery", "handling"},
+    "remoting": {"kernel", "codec", "remoting"},
+    "replication": {
+        *(
+            "kernel",
+            "codec",
+            "files",
+            "logs",
+            "store",
+            "delivery",
+            "remoting",
+            "client",
+            "inspect",
+            "message_store",
+            "replication",
+        ),
+    },
+    "broker": {
+        *(
+            "kernel",
+            "codec",
+            "files",
+            "logs",
+            "store",
+            "delivery",
+            "remoting",
+            "message_store",
+            "replication",
+            "broker",
+        ),
+    },
+    "client": {"kernel", "codec", "store", "delivery", "remoting", "client"},  # of store and delivery: values only
+    "embedded": {"store", "message_store", "embedded", "spark"},  # of spark: what counts a split, in this process
     "report": {"report"},
     "lake": {"kernel", "codec", "files", "logs", "store", "lake"},
-    "spark": {"kernel", "codec", "files", "logs", "store", "ingest", "inspect", "lake", "report", "spark"},
-    "torture": {"torture", "spark", "lake"},  # beside the command line: it uses the public names, as any program would
+    "spark": {
+        *("kernel", "codec", "files", "logs", "store", "ingest", "inspect"),
+        *("remoting", "client", "lake", "report", "spark"),
+    },
+    "torture": {
+        "torture",
+        "spark",
+        "lake",
+        "check",
+        *("client", "remoting"),  # a client that sends each message once
+    },  # beside the command line: it uses the public names, as any program would
     "cli": {
         *("kernel", "codec", "files", "logs", "store", "ingest", "inspect"),
-        *("delivery", "lake", "report", "spark", "torture", "cli"),
+        *("delivery", "remoting", "broker", "client", "replication", "lake", "report", "spark", "torture", "embedded"),
+        "cli",
     },
 }
 OUTSIDE = {
-    "cli": {"click", "rich", "pyarrow", "pyspark", "py4j"},
+    "broker": {"uvloop", "prometheus_client"},
+    "cli": {"click", "rich", "uvloop", "pyarrow", "pyspark", "py4j", "matplotlib"},
+    "embedded": {"duckdb", "pyarrow", "numpy"},
     "store": {"pyarrow", "numpy"},
     "ingest": {"pyarrow", "numpy"},
     "inspect": {"pyarrow", "numpy"},
@@ -85,3 +130,13 @@ def test_importing_the_package_imports_nothing_outside_the_standard_library() ->
     program = f"import mqlake, sys; print([m for m in {sorted(set().union(*OUTSIDE.values()))} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_list_in_the_architecture_page_has_each_folder_after_those_it_imports() -> None:
+    page = (PACKAGE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    tree = page.split("```\nsrc/mqlake/\n")[1].split("```")[0]
+    listed = [line.split()[0].removesuffix("/").removesuffix(".py") for line in tree.splitlines() if line[4:5] != " "]
+    assert set(LAYERS) <= set(listed)
+    for folder, known in LAYERS.items():
+        for other in known - {"check"}:
+            assert listed.index(other) <= listed.index(folder), f"{folder} imports {other}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -295,3 +296,21 @@ def test_after_the_parent_died_the_store_opens_although_a_child_lives(tmp_path: 
             assert [m.body for m in store.read("orders")] == [b"body 1"]
     finally:
         kill(parent)
+
+
+def test_a_forked_child_gives_keys_of_its_own(tmp_path: Path) -> None:
+    """A transaction is decided, and a timed message cancelled, by its key."""
+    program = """
+    from mqlake.delivery.later.routing import new_key
+    new_key()
+    children = []
+    for _ in range(2):
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            os.write(writing, new_key().encode())
+            os._exit(0)
+        os.wait()
+        children.append(os.read(reading, 100).decode())
+    print(len({*children, new_key()}))
+    """
+    assert run(textwrap.dedent(program), tmp_path) == "3\n"

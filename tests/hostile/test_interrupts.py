@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
-from tests.hostile.programs import run
+from tests.hostile.programs import run as run_program
+from tests.plain_locks import plain_locks
+
+
+def run(program: str, *arguments: object, limit_s: float = 60) -> str:
+    return run_program(program, *arguments, env=plain_locks(), limit_s=limit_s)
+
 
 BEGIN = """
 class Interrupted(Exception):
@@ -168,8 +174,105 @@ print(found >= put + 20, check(sys.argv[1]).findings)
 
 
 def test_a_handler_that_raises_while_the_log_rolls_leaves_the_writer_whole(tmp_path: Path) -> None:
-    env = {name: value for name, value in os.environ.items() if name != "MQLAKE_RECORD_LOCKS"}
+    env = plain_locks()
     command = [sys.executable, "-c", ROLLS, str(tmp_path / "s")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=env)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "True ()\n"
+
+
+INTERRUPTED = """
+    import random
+    class Interrupted(BaseException):
+        pass
+    armed = []
+    def interrupt(*_):
+        if armed:
+            armed.clear()
+            raise Interrupted
+    signal.signal(signal.SIGALRM, interrupt)
+    def interrupted(work, most_s):
+        try:
+            armed.append(True)
+            signal.setitimer(signal.ITIMER_REAL, random.random() * most_s + 1e-5)
+            return work()
+        except Interrupted:
+            return None
+        finally:
+            armed.clear()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+"""Runs work that a signal handler interrupts with an error at a random moment."""
+
+
+def test_an_interrupted_opening_leaves_no_store_open(tmp_path: Path) -> None:
+    program = """
+        import gc, warnings
+        warnings.simplefilter("ignore", ResourceWarning)
+        with open_small(path) as store:
+            for number in range(30):
+                store.put(message(number, f"topic{number}"))
+        for _ in range(25):
+            store = interrupted(lambda: open_small(path), 0.03)
+            if store is not None:
+                store.close()
+            store = None
+            assert eventually(lambda: all(each.name != "mqlake-open" for each in threading.enumerate()), 20)
+            gc.collect()
+            def is_free():
+                try:
+                    open_small(path).close()
+                except StoreLocked:
+                    return False
+                return True
+            assert eventually(is_free, 20)
+    """
+    run(textwrap.dedent(INTERRUPTED) + textwrap.dedent(program), tmp_path, limit_s=100)
+
+
+def test_an_interrupted_deletion_of_a_topic_leaves_nothing_waiting(tmp_path: Path) -> None:
+    program = """
+        with open_small(path) as store:
+            for number in range(150):
+                store.put(message(number, "gone"))
+                try:
+                    interrupted(lambda: store.delete_topic("gone"), 0.01)
+                except UnknownTopic:
+                    pass
+                thread = threading.Thread(target=store.put, args=[message(number, "gone")], daemon=True)
+                thread.start()
+                thread.join(20)
+                assert thread not in threading.enumerate(), "a put waits for a deletion that nobody does"
+    """
+    run(textwrap.dedent(INTERRUPTED) + textwrap.dedent(program), tmp_path, limit_s=100)
+
+
+def test_an_interrupted_retention_leaves_no_gap_between_files(tmp_path: Path) -> None:
+    program = """
+        store = open_small(path)
+        for number in range(2000):
+            store.put(message(number, queue_id=0, body=bytes(300)))
+        assert store.wait_dispatched()
+        unlink = Path.unlink
+        def interrupt_and_unlink(self, missing_ok=False):
+            os.kill(os.getpid(), signal.SIGALRM)
+            time.sleep(0.001)
+            unlink(self, missing_ok)
+        Path.unlink = interrupt_and_unlink
+        for turn in range(1, 5):
+            armed.append(True)
+            try:
+                store.retain(before_offset=turn * 65536)
+                raise AssertionError("it was not interrupted")
+            except Interrupted:
+                pass
+        Path.unlink = unlink
+        store.retain(before_offset=6 * 65536)
+        assert eventually(lambda: store.first_offset == 6 * 65536)
+        for folder, size in ((path / "commitlog", 65536), (path / "consumequeue" / "orders" / "0", 2000)):
+            starts = sorted(int(each.name) for each in folder.iterdir())
+            assert starts == list(range(starts[0], starts[-1] + 1, size)), starts
+        store.close()
+        assert not check(path).findings
+    """
+    run(textwrap.dedent(INTERRUPTED) + textwrap.dedent(program), tmp_path, limit_s=100)

@@ -29,3 +29,10 @@ def test_a_timed_message_can_be_cancelled_right_after_it_was_put(tmp_path: Path)
             store.cancel(receipt)
         store.put(message(7, queue_id=0, delay_s=1.2))
         assert [m.body for m in store.consumer("group", "orders").poll(5)] == [b"body 7"]
+
+
+def test_a_read_that_waits_gets_the_very_first_message_of_its_topic(tmp_path: Path) -> None:
+    with open_small(tmp_path, pool=POOL) as store:
+        for number in range(5):
+            store.put(message(number, f"new{number}", queue_id=0))
+            assert [m.body for m in store.read(f"new{number}", wait_s=10)] == [b"body %d" % number]

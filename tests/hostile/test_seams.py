@@ -17,6 +17,7 @@ import pytest
 from mqlake import FileFailed, NotPermitted, RetentionConfig, StoredMessage, TransactionConfig, check
 from mqlake.store.read import Reader
 from tests.helpers import LOG_FILE, eventually, message, open_small, writer_of
+from tests.hostile.programs import run
 
 
 def test_the_cleaner_and_a_caller_of_retain_leave_no_gap_between_queue_files(tmp_path: Path) -> None:
@@ -139,3 +140,43 @@ def test_a_put_that_dispatch_reaches_between_two_looks_of_a_read_is_found(
         store.put(message(1, queue_id=0))
         monkeypatch.setattr(Reader, "read", too_early)
         assert [each.body for each in store.read("orders")] == [b"body 1"]
+
+
+def test_without_descriptors_every_call_raises_an_error_that_says_so(tmp_path: Path) -> None:
+    program = """
+        import resource
+        import mqlake
+        with open_small(path) as store:
+            for number in range(20):
+                store.put(message(number, f"topic{number}", queue_id=0))
+        store = MessageStore.open(path)
+        taken = []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+        try:
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            pass
+        calls = {
+            "read": lambda: store.read("topic1"),
+            "queues": lambda: store.queues("topic2"),
+            "seek": lambda: store.seek_time("topic3", 0),
+            "consume": lambda: list(store.consumer("g", "topic4", idle_s=0)),
+            "lag": lambda: store.lag("g"),
+            "delete": lambda: store.delete_topic("topic5"),
+            "dump": lambda: list(store.dump({})),
+            "check": lambda: mqlake.check(path),
+        }
+        for name, call in calls.items():
+            try:
+                call()
+                print(name, "worked")
+            except StoreError as error:
+                print(name, "ulimit -n" in str(error))
+        for descriptor in taken:
+            os.close(descriptor)
+        assert store.read("topic1")[0].body == b"body 1"
+        store.close()
+    """
+    lines = run(program, tmp_path).split("\n")
+    assert [line for line in lines if line and not line.endswith("True")] == []

@@ -12,6 +12,7 @@ import pytest
 
 from mqlake import MessageStore, PoolConfig
 from tests.helpers import bodies, eventually, message, open_small
+from tests.hostile.programs import run
 
 
 def descriptors() -> int:
@@ -55,3 +56,13 @@ def test_an_unclosed_reader_is_collected(tmp_path: Path) -> None:
         del reader
         gc.collect()
     assert [each for each in given if each.category is ResourceWarning and str(tmp_path) in str(each.message)]
+
+
+def test_a_program_that_ends_without_closing_a_store_of_many_queues_closes_it(tmp_path: Path) -> None:
+    program = """
+        store = open_small(path)
+        for number in range(60):
+            store.put(message(number, f"topic{number}"))
+    """
+    run(program, tmp_path)
+    assert not (tmp_path / "abort").exists()
