@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 REAL_ROCKETMQ = {Path(__file__).parent / name for name in ("clients", "interop")}
 LOCKS = "MQLAKE_RECORD_LOCKS"
@@ -23,6 +24,10 @@ if LOCKS not in os.environ:  # inherited by workers of a parallel run and by pro
 # Else every program that a test starts would compile all modules that it imports, which takes half of its time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# No deadlines: a machine that pauses for a moment must not fail an example.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs; children would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from mqlake.kernel.hosts import pack_host
 
 MIB = 1024 * 1024
 DEFAULT_LOG_FILE_SIZE = 1024 * MIB
+MIN_LOG_FILE_SIZE, MAX_LOG_FILE_SIZE = 4096, 2**31 - 1
 DEFAULT_QUEUE_FILE_SIZE = 300_000 * 20
 DEFAULT_BATCH_QUEUE_FILE_SIZE = 300_000 * 46
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -52,7 +53,7 @@ class CommitLogConfig:
 
     def __post_init__(self) -> None:
         if self.file_size_bytes is not None:
-            _require("file_size_bytes", self.file_size_bytes, 4096, 2**31 - 1)
+            _require("file_size_bytes", self.file_size_bytes, MIN_LOG_FILE_SIZE, MAX_LOG_FILE_SIZE)
         _require("max_message_bytes", self.max_message_bytes, 1, 2**31 - 1 - RECORD_OVERHEAD)
         _require("slow_append_ms", self.slow_append_ms, 0, 3_600_000)
         try:
@@ -404,6 +405,10 @@ class StoreConfig:
     """Durations of the delay levels, from level 1 up, each a number and a unit s, m, h or d (messageDelayLevel)."""
 
     def __post_init__(self) -> None:
+        for each in fields(self):
+            section: Any = each.default_factory
+            if section is not MISSING and not isinstance(getattr(self, each.name), section):
+                raise InvalidConfig(each.name, getattr(self, each.name), f"must be a {section.__name__}")
         parse_delay_levels(self.delay_levels)
 
     @property
@@ -482,11 +487,16 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     return tuple(levels)
 
 
+def is_port(text: str) -> bool:
+    """Return whether a text is a port. 0 is one: it lets the system choose where to listen."""
+    return text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) < 65_536
+
+
 def parse_address(key: str, text: str) -> tuple[str, int]:
     """Return host and port of a text like `HOST:PORT` or `[V6]:PORT`."""
     host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise InvalidConfig(key, text, "must be HOST:PORT")
+    if not host or not is_port(port) or int(port) == 0:
+        raise InvalidConfig(key, text, "must be HOST:PORT, with a port from 1 to 65535")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

@@ -44,9 +44,11 @@
     ├── ReplicationError      a master and its slave cannot go on together
     │   ├── BadTransfer       bytes from a connection are no frame of the replication protocol
     │   ├── MasterAlive       a slave is to be promoted, and its master still answers
+    │   ├── MasterUnknown     a slave is to be promoted, and its master cannot be asked whether it is gone
     │   ├── SlaveRefused      a slave wants a part of the log that its master does not have
     │   ├── ControllerMode    the other side speaks the protocol of controller mode
     │   ├── FilesDiffer       master and slave cut their logs into files of different sizes
+    │   ├── NoMaster          no master answers at the address that is followed
     │   ├── NotOnMaster       the master does not have the bytes that a slave needs
     │   └── Diverged          a slave's log is not the beginning of its master's
     ├── NoSuchMessage         no record starts at this physical offset, or has this id
@@ -208,13 +210,18 @@ class DispatchFailed(StoreFailed):
 
 
 class DiskFull(StoreError):
-    """A log file could not be allocated. Nothing was written; the caller may retry the put later."""
+    """A file could not be allocated. Nothing was written; the caller may retry the put later.
+
+    `size_bytes` is 0 where no size is known: a store that was being opened.
+    """
 
     def __init__(self, path: Path, size_bytes: int, cause: str) -> None:
         super().__init__(path, size_bytes, cause)
         self.path, self.size_bytes, self.cause = path, size_bytes, cause
 
     def __str__(self) -> str:
+        if not self.size_bytes:  # not a log file: the store could not be opened, or a small file not be made
+            return f"{self.path}: the disk is full ({self.cause}); free space, then try again"
         return (
             f"{self.path}: {self.size_bytes} bytes could not be allocated ({self.cause}); "
             "free space or use a smaller file size, then put again"
@@ -246,8 +253,8 @@ class FileFailed(StoreError):
             errno.ENOMEM: "free memory, or raise vm.max_map_count",
             errno.EAGAIN: "free memory, or raise the limits of memory and threads (ulimit -v, ulimit -u)",
             errno.EIO: "the disk reports an error: look at the kernel's log (dmesg) before you write on",
-            errno.EACCES: "change its permissions",
-            errno.EPERM: "change its permissions",
+            errno.EACCES: "change its permissions, or run as a user that has them",
+            errno.EPERM: "change its permissions, or run as a user that has them",
             errno.EROFS: "its file system is read-only: open the store with read_only=True",
         }
         | dict.fromkeys(
@@ -398,6 +405,10 @@ class CorruptBody(StoreError, ValueError):
         return f"the body cannot be decompressed: {self.reason}; `raw_body` holds the bytes as stored"
 
 
+FILTER_SHOWN = 160
+"""So many characters of a line are shown, around the place of an error."""
+
+
 class InvalidFilter(StoreError):
     """A filter expression does not parse. The text gives the reason and points at the place."""
 
@@ -409,8 +420,10 @@ class InvalidFilter(StoreError):
         before = self.expression[: self.position]
         line = before.count("\n")
         column = self.position - (before.rfind("\n") + 1)
-        shown = (self.expression.splitlines() or [""])[line:][:1] or [""]
-        return f"filter: {self.reason}, at character {self.position + 1}\n  {shown[0]}\n  {' ' * column}^"
+        shown = ((self.expression.splitlines() or [""])[line:][:1] or [""])[0]
+        start = max(0, column - FILTER_SHOWN // 2) if len(shown) > FILTER_SHOWN else 0
+        shown, column = shown[start : start + FILTER_SHOWN], column - start
+        return f"filter: {self.reason}, at character {self.position + 1}\n  {shown}\n  {' ' * column}^"
 
 
 class UnknownTopic(StoreError):
@@ -570,13 +583,19 @@ class NotConnected(RemoteError):
 
 
 class NoRoute(RemoteError):
-    """No name server knows the topic, and no broker creates topics by their first message."""
+    """No name server knows the topic, and no broker creates topics by their first message; or no master has it now."""
 
-    def __init__(self, address: str, topic: str) -> None:
-        super().__init__(address, topic)
-        self.address, self.topic = address, topic
+    def __init__(self, address: str, topic: str, is_known: bool = False) -> None:
+        """`is_known`: the topic has a route, but no queue that takes messages."""
+        super().__init__(address, topic, is_known)
+        self.address, self.topic, self.is_known = address, topic, is_known
 
     def __str__(self) -> str:
+        if self.is_known:
+            return (
+                f"{self.address} knows topic {self.topic}, but no master that takes messages for it: there are only "
+                "slaves now, or the topic may only be read"
+            )
         return f"{self.address} knows no topic {self.topic}; create it, or let the broker create topics by themselves"
 
 
@@ -606,6 +625,21 @@ class MasterAlive(ReplicationError):
         return (
             f"{self.path} is not promoted: the master at {self.master} still accepts connections; stop it first, or "
             "name the right address if another process listens there now"
+        )
+
+
+class MasterUnknown(ReplicationError):
+    """A promotion was refused, because it cannot be seen from here whether the old master is gone."""
+
+    def __init__(self, path: Path, master: str, reason: str) -> None:
+        super().__init__(path, master, reason)
+        self.path, self.master, self.reason = path, master, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} is not promoted: whether the master at {self.master} is gone cannot be seen from here: "
+            f"{self.reason}; name it by its IP address, or mend this; if you have made sure by other means that it "
+            "takes no more messages, say so with --gone"
         )
 
 
@@ -653,18 +687,32 @@ class FilesDiffer(ReplicationError):
         )
 
 
-class NotOnMaster(ReplicationError):
-    """The master sends nothing from the offset that was asked for. Nothing was appended."""
+class NoMaster(ReplicationError):
+    """No master sends its log from this address. What was appended before stays."""
 
-    def __init__(self, path: Path, master: str, offset: int, remedy: str) -> None:
-        super().__init__(path, master, offset, remedy)
-        self.path, self.master, self.offset, self.remedy = path, master, offset, remedy
+    def __init__(self, master: str, silent_s: float, last: str | None) -> None:
+        """`last`: why the last connection ended, or could not be opened."""
+        super().__init__(master, silent_s, last)
+        self.master, self.silent_s, self.last = master, silent_s, last
 
     def __str__(self) -> str:
+        last = f" ({self.last})" if self.last is not None else ""
         return (
-            f"{self.path}: the master at {self.master} has no bytes at offset {self.offset}: its log begins later or "
-            f"ends there; {self.remedy}"
+            f"{self.master}: no master has sent its log for {self.silent_s:.1f} s{last}; is it running, and is this "
+            "its replication port (haListenPort, 10912 unless it is set)?"
         )
+
+
+class NotOnMaster(ReplicationError):
+    """The master sends nothing from the offset that was asked for. Nothing was appended, and nothing is lost here."""
+
+    def __init__(self, path: Path, master: str, offset: int, reason: str, remedy: str) -> None:
+        super().__init__(path, master, offset, reason, remedy)
+        self.path, self.master, self.offset, self.reason, self.remedy = path, master, offset, reason, remedy
+
+    def __str__(self) -> str:
+        where = f"{self.path}: the master at {self.master} has no bytes at offset {self.offset}"
+        return f"{where}: {self.reason}; {self.remedy}"
 
 
 class Diverged(ReplicationError):

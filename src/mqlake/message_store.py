@@ -19,7 +19,6 @@ import weakref
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
@@ -45,12 +44,13 @@ from mqlake.delivery.registry.groups import Group
 from mqlake.delivery.registry.topics import Permission, Topic
 from mqlake.delivery.state import Delivery
 from mqlake.delivery.transactions.transaction import Transaction, Transactions
-from mqlake.errors import ReadOnlyStore, typed_errors
+from mqlake.errors import InvalidConfig, ReadOnlyStore, typed_errors
+from mqlake.files.place import home_expanded
 from mqlake.kernel.types import Readable
 from mqlake.logs.matching import match_packed
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
 from mqlake.runtime import forks
-from mqlake.runtime.shield import make_whole
+from mqlake.runtime.whole import make_whole
 from mqlake.store.gates import Gates
 from mqlake.store.health import Health
 from mqlake.store.life import Life
@@ -82,10 +82,11 @@ class MessageStore:
         receipt = store.put(Message("orders", b'{"id": 17}', tags="created", keys=["17"]))
     """
 
-    def __init__(self, reading: Reading, writing: Writing | None = None, *, deliver: bool = True) -> None:
+    def __init__(self, reading: Reading | None = None, writing: Writing | None = None, *, deliver: bool = True) -> None:
         """Use `MessageStore.open`."""
-        if isinstance(reading, str | os.PathLike):
-            raise TypeError(f"a store is opened by MessageStore.open({os.fspath(reading)!r})")
+        if reading is None or isinstance(reading, str | os.PathLike):
+            path_shown = "path" if reading is None else repr(os.fspath(reading))
+            raise TypeError(f"a store is opened by MessageStore.open({path_shown})")
         self.path = path = reading.layout.root
         self.config = reading.config
         self._writes = writing is not None
@@ -157,6 +158,8 @@ class MessageStore:
             "replication": replication,
         }
         given = {name: value for name, value in sections.items() if value is not None}
+        if not isinstance(config, StoreConfig | None):
+            raise InvalidConfig("config", config, "must be a StoreConfig; StoreConfig.load reads a broker.conf")
         settings = replace(config or StoreConfig(), **given)  # type: ignore[arg-type]
 
         def make() -> MessageStore:
@@ -368,7 +371,7 @@ class MessageStore:
         if self._writes:
             self._writing.log.commit()
         self._reading.settle()
-        return backup(self.path, Path(dest), config=self.config, progress=progress)
+        return backup(self.path, home_expanded(dest), config=self.config, progress=progress)
 
     def heal(
         self,
@@ -616,9 +619,14 @@ class MessageStore:
         self._life.close()
 
     def _give_up(self) -> None:
-        """In a forked child: raise StoreForked from now on, and do nothing else."""
+        """In a forked child: raise StoreForked from now on, also from parts that the program holds."""
         self._life.give_up()
         self._refuse()
+        retention = cast(Writing, self._opened).retention if self._writes else None
+        parts = self._delivery.parts()
+        for part in (self._opened, retention, self._slave, self._delivery, *parts):
+            if part is not None:
+                forks.disable(part, self._life.refusal)
 
     def _refuse(self) -> None:
         self._reading = self._writing = cast(Writing, Refusing(self._life.refusal))

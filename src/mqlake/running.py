@@ -47,7 +47,7 @@ def run(
         security: dict[str, Any] = {"credentials": credentials, "tls": tls}
         place: dict[str, Any] = {"store": store, "endpoint": endpoint, "concurrency": concurrency}
         return asyncio.run(run_async(handler, group=group, topic=topic, **place, **security, **more))
-    options, settings = divide(concurrency, more)
+    options, settings = divide(handler, concurrency, more)
     if endpoint is not None:
         from mqlake.client import Consumer
 
@@ -74,7 +74,7 @@ async def run_async(
 ) -> RunCounts:
     """`run` for asyncio programs: `concurrency` handlers are awaited at a time. Cancelling it cancels them."""
     _require_one(store, endpoint)
-    options, settings = divide(concurrency, more)
+    options, settings = divide(handler, concurrency, more)
     if endpoint is not None:
         from mqlake.client import AsyncConsumer
 

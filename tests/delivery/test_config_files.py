@@ -201,3 +201,21 @@ def test_a_file_that_cannot_be_written_is_named_and_nothing_is_changed(
         assert set(topics.names) == {"known"}
     topics.save(Topic("orders"))
     assert {topic.name for topic in Topics(file(tmp_path))} == {"known", "orders"}
+
+
+@pytest.mark.parametrize("text", [rb'{"topicConfigTable":{},"x":"\ud800"}', rb'{"\uDFFF":1}', rb'{"x":"\\\udc00"}'])
+def test_half_of_a_character_is_damage_because_it_could_not_be_written_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: bytes
+) -> None:
+    config = file(tmp_path)
+    config.save({"n": 1})
+    config.path.write_bytes(text)
+    assert config.load() == {"n": 1}
+    assert "topics.json.bak is used: topics.json: a text has half of a character" in caplog.text
+    config.path.write_bytes(rb'{"x":"\ud83d\ude00 \\ud800"}')
+    assert config.load() == {"x": "\N{GRINNING FACE} \\ud800"}, "both halves, and an escaped backslash, are text"
+
+
+def test_a_text_that_cannot_be_encoded_is_a_typed_error(tmp_path: Path) -> None:
+    with pytest.raises(NotWritten, match=r"topics\.json"):
+        file(tmp_path).save({"x": "\ud800"})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,8 @@ from tests.delivery.later import (
     step,
 )
 from tests.golden.stores import GoldenStore
-from tests.helpers import covers, eventually, open_small
+from tests.helpers import covers, eventually, message, open_small, writer_of
+from tests.interrupting import interrupt_at
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 LEVEL_18_MS = 2 * HOUR_MS
@@ -286,3 +289,25 @@ def test_all_delayed_messages_of_real_stores_are_delivered_to_their_real_queues(
         assert [(m.topic, m.queue_id) for m in came] == [
             (m.properties["REAL_TOPIC"], int(m.properties["REAL_QID"])) for m in came
         ]
+
+
+def test_a_first_delayed_put_that_a_signal_interrupts_anywhere_starts_delivery_or_lets_the_next_one_do_it(
+    tmp_path: Path,
+) -> None:
+    """Delivery runs before the message is in the log, so an interrupted put never leaves one that nobody delivers."""
+    lines = ("scheduler.py", "housekeeping.py", "routing.py", "log_writer.py", "workers.py", "whole.py")
+
+    def delivers(store: MessageStore) -> bool:
+        return any(worker.name == "scheduler" and worker.is_alive for worker in writer_of(store).workers)
+
+    for number in itertools.count(step=2):
+        with open_small(tmp_path / str(number)) as store:
+            was_interrupted = interrupt_at(number, partial(store.put, message(1, delay_s=0.01)), lines)
+            if writer_of(store).ends.appended:
+                assert eventually(partial(delivers, store)), f"interrupted at line {number}, in the log"
+            store.put(message(2, delay_s=0.01))
+            assert eventually(partial(delivers, store)), f"interrupted at line {number}"
+            if not was_interrupted:
+                assert eventually(lambda store=store: len(arrived(store)) == 2)  # type: ignore[misc]
+                assert number > 40, "at least some lines were interrupted"
+                break

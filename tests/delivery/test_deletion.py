@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import shutil
 import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import pytest
 
 from mqlake import (
     CommitLogConfig,
+    Durability,
     MessageStore,
     NotPermitted,
     OffsetOutOfRange,
@@ -26,6 +30,7 @@ from mqlake import (
 from mqlake.delivery.registry.config_file import decode
 from mqlake.inspect.repair import repair
 from tests.helpers import bodies, covers, eventually, message, open_small, writer_of
+from tests.interrupting import interrupt_at
 
 
 def fill(store: MessageStore, count: int, topic: str = "orders", first: int = 0) -> None:
@@ -276,3 +281,49 @@ def test_a_topic_deleted_and_made_again_can_change_hands(store: MessageStore) ->
         with store.consumer("g", "orders", idle_s=0) as second:
             found = [each.body for consumer in (first, second) for each in consumer.poll(5, 10)]
             assert sorted(found) == [b"body 0", b"body 1", b"body 2"]
+
+
+def test_a_put_after_unknown_topic_is_in_the_new_life_of_a_topic_that_is_being_deleted(
+    store: MessageStore, tmp_path: Path
+) -> None:
+    receipts = []
+
+    def put_once_it_is_unknown() -> None:
+        while "orders" in store.delivery.topics:
+            time.sleep(0.001)
+        with pytest.raises(UnknownTopic):
+            store.delete_topic("orders")
+        receipts.append(store.put(message(100, queue_id=0), durability=Durability.DISK))
+
+    threads = [threading.Thread(target=work) for work in (lambda: store.delete_topic("orders"), put_once_it_is_unknown)]
+    with writer_of(store)._checkpoint_lock:  # a checkpoint takes its time
+        for thread in threads:
+            thread.start()
+        threads[1].join(0.5)  # the put must not be acknowledged meanwhile
+    for thread in threads:
+        thread.join()
+    assert [receipt.queue_offset for receipt in receipts] == [0]
+    assert "orders" in store.delivery.topics
+    store.close()
+    with open_small(tmp_path / "s") as again:
+        assert bodies(again) == [b"body 100"]
+
+
+def test_a_deletion_that_a_signal_interrupts_anywhere_takes_no_message_that_is_put_after_unknown_topic(
+    tmp_path: Path,
+) -> None:
+    with open_small(tmp_path / "s") as store:
+        for number in itertools.count():
+            topic = f"topic{number}"
+            store.put(message(1, topic, queue_id=0))
+            was_interrupted = interrupt_at(number, partial(store.delete_topic, topic), ("consumers.py", "shield.py"))
+            with contextlib.suppress(UnknownTopic):
+                store.delete_topic(topic)
+            assert store.put(message(2, topic, queue_id=0)).queue_offset == 0
+            if not was_interrupted:
+                assert number > 5, "at least some lines were interrupted"
+                break
+        store.create_topic("last")
+        store.delete_topic("last")  # steps that are left would be done now
+        for each in range(number + 1):
+            assert bodies(store, f"topic{each}") == [b"body 2"], f"interrupted at line {each}"

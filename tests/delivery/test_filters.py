@@ -115,6 +115,7 @@ def test_expressions_that_do_not_match(expression: str) -> None:
         ("a = 'x", 4, "without its closing '"),
         ("a # 1", 2, "unexpected character '#'"),
         ("a = 9223372036854775808", 4, "the largest number is"),
+        ("a = " + "9" * 5000, 4, "the largest number is"),
         ("a > 0.0", 4, "write 0 for zero"),
         ("a LIKE 5", 7, "expected a string in '...', found 5"),
         ("5 LIKE 'x'", 0, "LIKE needs a property or a string"),
@@ -177,6 +178,16 @@ def test_like_takes_time_in_proportion_to_the_text_whatever_the_pattern() -> Non
     assert not matches({"a": "a" * 5000}) and matches({"a": "a" * 5000 + "b"})
 
 
+def test_like_with_a_wide_part_of_any_characters_is_refused() -> None:
+    """It would be compared at each place of a text: seconds for each message."""
+    with pytest.raises(InvalidFilter, match="at most 64 characters may be between two %") as caught:
+        compile_sql("a LIKE '%" + "a_" * 33 + "%'")
+    assert caught.value.position == 7
+    assert compile_sql("a LIKE '%" + "a_" * 32 + "%'")({"a": "b" + "a" * 64})
+    assert compile_sql("a LIKE '" + "_" * 99 + "%" + "a" * 99 + "%" + "_" * 99 + "'")({"a": "a" * 297})
+    assert compile_sql("a LIKE '%" + "!_" * 99 + "%' ESCAPE '!'")({"a": "_" * 99})
+
+
 @given(pattern=st.text("ab%_!", max_size=8), text=st.text("ab%_", max_size=8))
 def test_like_agrees_with_a_regular_expression(pattern: str, text: str) -> None:
     letters, parts = iter(pattern), []
@@ -200,6 +211,27 @@ def test_any_number_of_conditions_can_be_joined(joint: str) -> None:
 def test_an_expression_that_is_nested_too_deeply_is_refused(expression: str) -> None:
     with pytest.raises(InvalidFilter, match="nested too deeply; the most is 64 levels"):
         compile_sql(expression)
+
+
+def test_a_comment_ends_with_its_line_and_signs_on_the_last_line_are_signs() -> None:
+    assert compile_sql("a = 5 -- ' \n AND -- x\r b = 'x'")(PROPERTIES) and compile_sql("a = 5 --\nAND a = --5")(
+        PROPERTIES
+    )
+    with pytest.raises(InvalidFilter, match="expected the end of the expression, found -"):
+        compile_sql("a = 5 -- no end")
+
+
+def test_signs_take_time_in_proportion_to_their_number() -> None:
+    """If each of them looked for the end of a comment, these would take hours."""
+    with pytest.raises(InvalidFilter, match="nested too deeply"):
+        compile_sql("a = " + "-" * 1_000_000)
+
+
+def test_the_error_shows_a_part_of_a_long_expression() -> None:
+    with pytest.raises(InvalidFilter) as caught:
+        compile_sql("a = '" + "x" * 5_000 + "' AND b >> 2 OR " + "c" * 5_000)
+    shown, caret = str(caught.value).splitlines()[1:]
+    assert len(shown) < 200 and shown[caret.index("^") - 1 :].startswith(">> 2")
 
 
 def test_a_property_of_thousands_of_digits_is_no_number() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -113,6 +114,86 @@ def test_a_failed_message_comes_back_and_is_a_dead_letter_in_the_end(mq_store: M
     counts = mq_store.run(handle, group="workers", topic="jobs", retry_level=1, idle_s=2)
     assert tries == [0, 1] and counts.failed == 2
     assert [dead.body for dead in mq_store.read(DEAD)] == [b"bad"]
+
+
+async def cancelled(message: StoredMessage) -> None:
+    helper = asyncio.ensure_future(asyncio.sleep(60))
+    helper.cancel()
+    await helper
+
+
+async def awaited_exit(message: StoredMessage) -> None:
+    sys.exit("the handler exits")
+
+
+def plain_exit(message: StoredMessage) -> None:
+    sys.exit("the handler exits")
+
+
+def stop_iteration(message: StoredMessage) -> None:
+    next(iter(()))
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("is_awaited", [False, True])
+@pytest.mark.parametrize("poison", [plain_exit, stop_iteration, awaited_exit, cancelled])
+def test_whatever_a_handler_raises_fails_its_message_and_stops_nobody(
+    mq_store: MessageStore, poison: Callable[[StoredMessage], Any], is_awaited: bool, concurrency: int
+) -> None:
+    put(mq_store, 20)
+    seen: set[bytes] = set()
+
+    async def awaits(message: StoredMessage) -> None:
+        seen.add(message.body)
+        if message.body == b"7":
+            await poison(message)
+
+    def calls(message: StoredMessage) -> None:
+        seen.add(message.body)
+        if message.body == b"7":
+            poison(message)
+
+    handler: Any = awaits if asyncio.iscoroutinefunction(poison) else calls
+    options: dict[str, Any] = {"concurrency": concurrency, "retry_level": -1, "idle_s": 0.3}
+
+    async def main() -> RunCounts:
+        return await mq_store.run_async(handler, group="workers", topic="jobs", **options)
+
+    counts = asyncio.run(main()) if is_awaited else mq_store.run(handler, group="workers", topic="jobs", **options)
+    assert len(seen) == 20 and (counts.processed, counts.failed) == (19, 1)
+    assert [dead.body for dead in mq_store.read(DEAD)] == [b"7"]
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_an_interrupt_ends_the_worker_and_its_message_is_delivered_again(
+    mq_store: MessageStore, concurrency: int
+) -> None:
+    mq_store.put(Message("jobs", b"1"))
+
+    def handle(message: StoredMessage) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mq_store.run(handle, group="workers", topic="jobs", concurrency=concurrency)
+    assert mq_store.lag("workers", "jobs")[0].message_count == 1
+    assert mq_store.run(print, group="workers", topic="jobs", idle_s=0.2).processed == 1
+
+
+def test_the_exit_of_a_second_signal_ends_a_handler_and_the_worker(mq_store: MessageStore) -> None:
+    mq_store.put(Message("jobs", b"1"))
+
+    def handle(message: StoredMessage) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit("the program's own"))
+    try:
+        with pytest.raises(SystemExit, match="the program's own"):
+            mq_store.run(handle, group="workers", topic="jobs")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert mq_store.lag("workers", "jobs")[0].message_count == 1
 
 
 def test_a_retry_level_of_minus_one_makes_dead_letters_at_once(mq_store: MessageStore) -> None:
@@ -245,6 +326,10 @@ def test_a_worker_needs_one_place_and_known_options(mq_store: MessageStore) -> N
         mqlake.run(print, store=mq_store, endpoint="127.0.0.1:1", **work)
     with pytest.raises(InvalidConfig, match="concurrency"):
         mq_store.run(print, concurrency=0, **work)
+    with pytest.raises(InvalidConfig, match="handler = None: must be a function"):
+        mq_store.run(None, **work)  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfig, match="on_error = 'log'"):
+        mq_store.run(print, on_error="log", **work)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="no option 'idle'; it has filter"):
         mq_store.run(print, idle=1, **work)  # type: ignore[call-arg]
 

@@ -12,6 +12,7 @@ from mqlake import MessageStore
 from tests.hostile.programs import kill, line_of, run, start
 
 EVERY_CALL = """
+import functools
 import mqlake.errors
 store = open_small(path)
 store.put(message(1, queue_id=0))
@@ -25,6 +26,15 @@ spare = list((path / "mqlake" / "spare").iterdir())
 checkpoint = (path / "mqlake" / "checkpoint").read_bytes()
 assert (path / "abort").exists() and spare
 
+held = {
+    "port.put": store.port.put, "port": lambda port=store.port: port.ends,
+    "retention.hold": store.retention.hold, "retention.release": store.retention.release,
+    "delivery.create_topic": store.delivery.create_topic, "delivery.persist": store.delivery.persist,
+    "topics": store.delivery.topics.get, "groups": store.delivery.groups.get, "consumers": store.delivery.consumers.lag,
+    "transactions": store.transactions.begin,
+}
+arguments = {"port": (), "delivery.persist": (), "retention.hold": ("child", 0), "port.put": (message(9),)}
+
 def refused(call):
     began = time.monotonic()
     try:
@@ -35,6 +45,7 @@ def refused(call):
 
 def in_child():
     calls = {
+        **{f"held {name}": functools.partial(call, *arguments.get(name, ["x"])) for name, call in held.items()},
         "put": lambda: store.put(message(3)),
         "put_many": lambda: store.put_many([message(3)]),
         "put to a new topic": lambda: store.put(message(3, "new")),

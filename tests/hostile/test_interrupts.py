@@ -217,7 +217,7 @@ def test_an_interrupted_opening_leaves_no_store_open(tmp_path: Path) -> None:
             if store is not None:
                 store.close()
             store = None
-            assert eventually(lambda: all(each.name != "mqlake-open" for each in threading.enumerate()), 20)
+            assert eventually(lambda: all(each.name != "mqlake-step" for each in threading.enumerate()), 20)
             gc.collect()
             def is_free():
                 try:

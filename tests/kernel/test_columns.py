@@ -41,7 +41,7 @@ def texts(buffers: dict[str, bytes], name: str) -> list[bytes]:
     return [buffers[f"{name}.values"][start:stop] for start, stop in itertools.pairwise(places)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(PARTS, max_size=12), LIMITS, COLUMNS, TOPICS, LOG_STARTS, st.booleans())
 def test_compiled_columns_agree_with_the_reference(
     parts: list[Parts],
@@ -57,7 +57,7 @@ def test_compiled_columns_agree_with_the_reference(
     assert scan(compiled, log, log_start, **options) == scan(reference, log, log_start, **options)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data(), st.lists(PARTS, min_size=1, max_size=5), st.booleans(), TOPICS)
 def test_compiled_columns_agree_with_the_reference_on_damaged_bytes(
     data: st.DataObject, parts: list[Parts], check_crc: bool, topics: list[str] | None
@@ -76,7 +76,7 @@ def pick(kernel: Any, log: Readable, offsets: list[int], log_start: int, *rest: 
     return number, status, rows, {name: bytes(buffer) for name, buffer in buffers.items()}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data(), st.lists(PARTS, max_size=8), LIMITS, COLUMNS, TOPICS, LOG_STARTS, st.booleans())
 def test_compiled_columns_of_given_records_agree_with_the_reference(
     data: st.DataObject,
@@ -112,7 +112,7 @@ def test_picked_records_are_those_of_the_scan(kernel: Any) -> None:
     assert pick(kernel, log, [starts[1] + 1], 4096, 0, 1 << 20, ALL, True, None)[:3] == (0, BAD_MAGIC, 0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data(), st.lists(PARTS, min_size=1, max_size=5), LOG_STARTS, st.booleans())
 def test_compiled_search_for_a_record_agrees_with_the_reference(
     data: st.DataObject, parts: list[Parts], log_start: int, check_crc: bool

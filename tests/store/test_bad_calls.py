@@ -19,6 +19,7 @@ from mqlake import (
     FlushConfig,
     IndexConfig,
     InvalidConfig,
+    InvalidMessage,
     MessageStore,
     NoSuchMessage,
     OffsetOutOfRange,
@@ -368,3 +369,23 @@ def test_a_broker_conf_that_cannot_be_read_is_named(tmp_path: Path, content: byt
 def test_broker_settings_that_a_store_does_not_use_are_accepted() -> None:
     config = StoreConfig.from_properties({"brokerClusterName": "c", "namesrvAddr": "x:1", "rocketmq.x": "1"})
     assert config == StoreConfig()
+
+
+def test_a_section_of_the_wrong_type_is_refused_with_the_class_that_it_must_be(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="flush = True: must be a FlushConfig"):
+        MessageStore.open(tmp_path / "new", flush=True)  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfig, match=r"config = .*: must be a StoreConfig"):
+        MessageStore.open(tmp_path / "new", config={"flush": 1})  # type: ignore[arg-type]
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(TypeError, match=r"opened by MessageStore\.open\(path\)"):
+        MessageStore()
+
+
+def test_a_look_up_of_what_no_message_can_have_is_refused(tmp_path: Path) -> None:
+    with open_small(tmp_path / "store") as store:
+        store.put(message(1))
+        for topic, key in (("orders", "n\udcc3"), ("\udcc3", "17")):
+            with pytest.raises(InvalidMessage, match="text without lone surrogates"):
+                store.find(topic, key)
+        with pytest.raises(UnknownTopic, match="it has 1 topic: "):
+            store.read("nope")

@@ -146,6 +146,26 @@ def test_a_queue_file_size_that_splits_an_entry_is_refused(tmp_path: Path) -> No
         open_small(tmp_path / "other", consume_queue=ConsumeQueueConfig(file_size_bytes=2010))
 
 
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize(
+    ("folder", "size", "expected"),
+    [("commitlog", 1000, "4096 to 2147483647 bytes"), ("consumequeue/orders/0", 7, "a multiple of 20 bytes")],
+)
+def test_files_too_short_for_any_store_are_damage_and_not_a_setting(
+    tmp_path: Path, folder: str, size: int, expected: str, read_only: bool
+) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / f"{0:020d}").write_bytes(bytes(size))
+    with pytest.raises(BadFile) as caught:
+        MessageStore.open(tmp_path, read_only=read_only)
+    assert str(caught.value) == (
+        f"{tmp_path / folder.split('/')[0]}: found files of {size} bytes; expected {expected} each: "
+        f"the store is incomplete or damaged; run: mqlake repair {tmp_path}"
+    )
+    assert not repair(tmp_path).after.findings
+    MessageStore.open(tmp_path, read_only=read_only).close()
+
+
 # ---- records with false fields
 
 LIES = [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +230,28 @@ def test_one_bad_message_refuses_its_whole_batch(store: MessageStore) -> None:
 def test_a_light_queue_that_cannot_be_a_folder_is_refused(store: MessageStore, name: str) -> None:
     text = refused(store, order(properties={"INNER_MULTI_DISPATCH": f"%LMQ%a,{name}"}))
     assert "INNER_MULTI_DISPATCH" in text or "topic" in text
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
+def test_the_ends_of_the_calendar_are_no_delivery_time_and_can_be_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    """In most zones a local time there lies in no year of UTC."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        with pytest.raises(InvalidMessage, match="deliver_at"):
+            Message("orders", b"", deliver_at=datetime.min)
+        with open_small(tmp_path) as store:
+            store.put(Message("orders", b"", queue_id=0))
+            assert store.read("orders", wait_s=5)
+            assert store.seek_time("orders", datetime.min) == 0
+            assert store.seek_time("orders", datetime.min.replace(tzinfo=UTC)) == 0
+            assert store.seek_time("orders", datetime.max) == 1
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_message_with_a_wrong_body_can_be_shown() -> None:
+    assert "None" in repr(Message("orders", None)) and "2 bytes" in repr(Message("orders", b"17"))  # type: ignore[arg-type]

@@ -12,10 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from mqlake import CommitLogConfig, DiskFull, FileFailed, MessageStore, NotAStore, StoreError, StoreLocked
+from mqlake import (
+    CommitLogConfig,
+    ConsumeQueueConfig,
+    DiskFull,
+    FileFailed,
+    MessageStore,
+    NotAStore,
+    StoreError,
+    StoreLocked,
+)
 from mqlake.inspect.repair import repair
 from mqlake.torture.faults.smalldisk import NotPermitted, mount, unmount
-from tests.helpers import bodies, message, open_small
+from tests.helpers import bodies, eventually, message, open_small
 
 REMEDIES = (
     "name a folder",
@@ -219,6 +228,36 @@ def fill_and_go_on(disk: Path, file_size: int) -> None:
         assert bodies(store)[-1] == b"there is space again"
     with MessageStore.open(disk / "store") as store:
         assert bodies(store) == [*stored, b"there is space again"]
+
+
+READ_IN_ANOTHER_PROCESS = """
+import sys
+from mqlake import MessageStore
+with MessageStore.open(sys.argv[1], read_only=True) as store:
+    print([store.read(topic, queue_id=0) for topic in ("late", "full")])
+"""
+
+
+def test_a_reader_of_queues_that_have_no_blocks_on_a_full_tmpfs_lives(tmp_path: Path) -> None:
+    """A page of a tmpfs that was never written needs a block even to be read: else the process gets SIGBUS."""
+    with disk_of(tmp_path / "disk", "8M", "tmpfs") as disk:
+        queue_file = disk / "store" / "consumequeue" / "late" / "0" / f"{0:020}"
+        page = ConsumeQueueConfig(file_size_bytes=20 * 4096)
+        with open_small(disk / "store", consume_queue=page) as store:
+            store.put_many([message(number, "full", queue_id=0) for number in range(204)])  # all but 16 bytes of a page
+            store.wait_dispatched()
+            ballast = disk / "ballast"
+            with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+                while True:
+                    file.write(bytes(4096))
+            store.put(message(0, "late", queue_id=0))
+            assert eventually(queue_file.exists) and queue_file.stat().st_blocks == 0
+            reading = [sys.executable, "-c", READ_IN_ANOTHER_PROCESS, str(disk / "store")]
+            read = subprocess.run(reading, capture_output=True, text=True, timeout=60, check=False)
+            assert read.returncode == 0, read.stderr
+            ballast.unlink()
+            store.wait_dispatched(30)
+            assert bodies(store, "late") == [b"body 0"]
 
 
 def test_a_disk_too_small_for_a_log_file_refuses_the_first_put(tmp_path: Path) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import time
 from pathlib import Path
 
 import pytest
 
-from mqlake import CommitLogConfig, DiskFull, FlushConfig
+from mqlake import BackupFailed, CommitLogConfig, DiskFull, FlushConfig
 from mqlake.codec.index_entry import key_hash, key_text
 from mqlake.logs.consume_queue import ConsumeQueue
 from mqlake.logs.key_index import KeyIndex
+from mqlake.store.opening import refusal
 from mqlake.store.writer import CLOSE_DISPATCH_S
 from tests.helpers import bodies, eventually, message, open_small, writer_of
 from tests.store.test_bad_places import disk_of
@@ -133,3 +135,21 @@ def test_a_disk_that_repeatedly_fills_up_and_is_freed_loses_nothing(tmp_path: Pa
                 assert bodies(store) == stored
         with open_small(disk / "store", **settings) as store:
             assert bodies(store) == stored
+
+
+def test_the_error_for_a_full_disk_at_opening_names_no_size_and_no_put(tmp_path: Path) -> None:
+    error = refusal(tmp_path, OSError(errno.ENOSPC, "No space left on device"))
+    assert str(error) == f"{tmp_path}: the disk is full (No space left on device); free space, then try again"
+
+
+def test_a_backup_whose_gate_does_not_fit_on_the_disk_is_a_failed_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with open_small(tmp_path / "s") as store:
+        monkeypatch.setattr("mqlake.store.gates.replace_file", full)
+        with pytest.raises(BackupFailed, match=r"no backup was made: .*gates.*No space left on device"):
+            store.backup(tmp_path / "b")
+    assert not (tmp_path / "b").exists()

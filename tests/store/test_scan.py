@@ -127,7 +127,7 @@ def test_compressed_bodies_are_returned_as_the_producer_sent_them(name: str, tmp
             assert after == before
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data(), st.lists(PARTS, min_size=1, max_size=8))
 def test_a_scan_that_skips_damage_yields_valid_batches_whatever_the_bytes(
     data: st.DataObject, parts: list[Parts]

@@ -216,14 +216,40 @@ def test_seals_of_deleted_files_are_deleted(tmp_path: Path) -> None:
     assert check(tmp_path / "s").findings == ()
 
 
-def test_repair_drops_the_seals_of_what_it_writes_and_keeps_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("body_too", [False, True], ids=["only a header", "a body too"])
+def test_repair_accepts_a_block_that_differs_from_its_seal_only_as_a_step_of_the_plan(
+    tmp_path: Path, body_too: bool
+) -> None:
     offsets = fill(tmp_path / "s")
-    flip(tmp_path / "s", offsets[3] + 100)  # a body: becomes a filler
-    flip(tmp_path / "s", 2 * LOG_FILE + 45)  # a born time: only a copy can heal it
-    repair(tmp_path / "s")
-    assert broken(tmp_path / "s") == [2 * LOG_FILE]
-    fill(tmp_path / "s", 1)
-    assert broken(tmp_path / "s") == [2 * LOG_FILE]
+    flip(tmp_path / "s", offsets[5] + 45)  # a born time: only a copy can heal it
+    flip(tmp_path / "s", 2 * LOG_FILE + 45)
+    if body_too:  # a filler is written into the block
+        flip(tmp_path / "s", offsets[3] + 100)
+    seals = {file.name: file.read_bytes() for file in (tmp_path / "s/mqlake/seals").iterdir()}
+    refused = repair(tmp_path / "s", confirm=lambda before, actions: False)
+    accepted = [action for action in refused.actions if action.what == "accept"]
+    assert [(Path(action.file).name, action.offset) for action in accepted] == [
+        (f"{0:020d}", 0),
+        (f"{2 * LOG_FILE:020d}", 0),
+    ]
+    assert f"{offsets[0]} to" in accepted[0].why and "unproven" in accepted[0].why
+    assert broken(tmp_path / "s") == [0, 2 * LOG_FILE]
+    report = repair(tmp_path / "s")
+    assert report.after.holds and report.accepted_count > 200
+    assert report.backup is not None
+    kept = (report.backup / "ranges").read_bytes()  # the seals that show the damage
+    assert all(seals[f"{start:020d}"] in kept for start in (0, 2 * LOG_FILE))
+    assert broken(tmp_path / "s") == [] and repair(tmp_path / "s").actions == ()
+    flip(tmp_path / "s", offsets[5] + 45)  # sealed as it was accepted
+    assert broken(tmp_path / "s") == [0]
+
+
+def test_a_repair_that_makes_a_block_fit_its_seal_again_accepts_nothing(tmp_path: Path) -> None:
+    offsets = fill(tmp_path / "s")
+    flip(tmp_path / "s", offsets[5] + 27)  # the queue offset, which its neighbours prove
+    report = repair(tmp_path / "s")
+    assert {action.what for action in report.actions} == {"mend-header", "mend-entry", "rebuild"}
+    assert report.accepted_count == 0 and report.after.holds
 
 
 def test_times_of_files_do_not_matter(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 Json = dict[str, Any]
 BARE_NUMBER_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(?<=[{,\s])(-?\d+)(?=\s*:)')
 """A string, which stays as it is, or a key that is a number without quotes, as RocketMQ writes them."""
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Half of a character, escaped. JSON allows it alone, but a text that has it so cannot be written."""
 MAX_CONFIG_BYTES = 1 << 30
 """No file of `config/` is larger: RocketMQ reads each into one string."""
 
@@ -30,6 +32,11 @@ def decode(data: bytes) -> Json:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(content, dict):
         raise ValueError(f"a JSON object was expected, found {_told(content)}")
+    if SURROGATE.search(data):
+        try:
+            json.dumps(content, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"a text has half of a character: {error.object[error.start]!a}") from None
     return content
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mqlake.runtime.locks import make_lock
+from mqlake.runtime.whole import make_whole
 from mqlake.runtime.workers import UNTIL_WOKEN, State, Worker, Workers
 
 Step = Callable[[int], int]
@@ -82,13 +83,25 @@ class Housekeeping:
         self._workers = workers
         self._services: dict[Step, Service] = {}
         self._closed = False
+        self._lock = make_lock("services")
 
     def add(self, name: str, step: Step, due_ms: int = 0, *, by_clock: bool = False) -> None:
-        """Register a service and start its worker under this name; the first call is at `due_ms`."""
-        service = self._services[step] = Service(step, due_ms, self._now_ms, by_clock=by_clock)
-        if self._workers is not None and not self._closed:
-            service.worker = self._workers.add(name, service.work)
-            service.worker.start()
+        """Register a service and start its worker under this name; the first call is at `due_ms`.
+
+        An interrupt leaves it registered with its worker, or not begun. So a caller that notes that it has done this
+        does so afterwards, and may come again: then the service keeps its worker.
+        """
+        make_whole(lambda: self._add(name, step, due_ms, by_clock))
+
+    def _add(self, name: str, step: Step, due_ms: int, by_clock: bool) -> None:
+        with self._lock:
+            service = self._services.get(step)
+            if service is None:
+                service = self._services[step] = Service(step, due_ms, self._now_ms, by_clock=by_clock)
+            if self._workers is not None and not self._closed:
+                service.worker = service.worker or self._workers.add(name, service.work)
+                service.worker.start()
+        service.call_by(due_ms)
 
     def call_by(self, step: Step, due_ms: int) -> None:
         """Call a service at `due_ms` at the latest."""
@@ -121,7 +134,8 @@ class Housekeeping:
 
     def close(self) -> None:
         """Stop the workers. A step that is running finishes first."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
         for service in list(self._services.values()):
             if service.worker is not None:
                 service.worker.stop()

@@ -31,6 +31,7 @@ from mqlake.errors import InvalidConfig, NotMaster, NotPermitted, ReadOnlyStore,
 from mqlake.logs.topic_table import require_topic
 from mqlake.message import PutReceipt, StoredMessage
 from mqlake.runtime.locks import make_lock
+from mqlake.runtime.whole import make_whole
 from mqlake.store.ports import Reading, Writing
 
 if TYPE_CHECKING:
@@ -95,13 +96,27 @@ class Delivery:
         if writing is None or self.scheduler is None:
             return
         writing.topics.may_write = self.admit
-        writing.log.route_delayed(DelayRouting(writing.config, self.scheduler.stored, lambda: writing.log.now_ms))
+        writing.log.route_delayed(
+            DelayRouting(writing.config, self.scheduler.stored, lambda: writing.log.now_ms, self.scheduler.begin)
+        )
         self.scheduler.start()
         if writing.queues.queue_ids(HALF_TOPIC):
             self._transactions()
 
     def _file(self, name: str) -> ConfigFile:
         return ConfigFile(self.reading.layout.config / name, self.reading.layout.scratch)
+
+    def parts(self) -> list[object]:
+        """Return the tables and parts that exist by now, without taking a lock."""
+        opened: list[Once[Any]] = [
+            self._topics,
+            self._groups,
+            self._filters,
+            self._offsets,
+            self._transactions,
+            self._consumers,
+        ]
+        return [part for once in opened if (part := once.peek()) is not None]
 
     @property
     def topics(self) -> Topics:
@@ -284,6 +299,8 @@ class Delivery:
     @property
     def transactions(self) -> Transactions:
         """The transactions of this store."""
+        if self._transactions.peek() is None:  # the log has its half messages once: nobody else may begin with them
+            return make_whole(self._transactions)
         return self._transactions()
 
     def _open_transactions(self) -> Transactions:
@@ -299,10 +316,10 @@ class Delivery:
     def keep(self) -> None:
         """Start writing changes to the files every few seconds (`persist_interval_ms`)."""
         if not self._is_kept:
-            self._is_kept = True
             now_ms = self._writing.log.now_ms if self._writing is not None else time.time_ns() // 1_000_000
             due_ms = now_ms + self.config.persist_interval_ms
             self.housekeeping.add("progress", self._persist, due_ms)
+            self._is_kept = True
 
     def keep_table(self, table: OffsetTable) -> None:
         """Write the progress of one consumer, in a file outside the store, along with the store's own."""

@@ -171,6 +171,17 @@ class MappedFile:
             left = left[written:]
             position += written
 
+    def data_end(self, position: int) -> int:
+        """Return where the data ends that begins at a position: at the next hole, or at the file's end.
+
+        Who searches zeros for the end of what was written asks this first: on a full tmpfs, a mapped page in a hole
+        cannot even be read, and the attempt is SIGBUS.
+        """
+        try:
+            return min(os.lseek(self.descriptor, position, os.SEEK_HOLE), self.size)
+        except OSError:
+            return self.size
+
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         """Return the ranges from `position` on that may hold data, without holes and blocks that were never written.
 

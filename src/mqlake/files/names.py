@@ -8,9 +8,19 @@ from pathlib import Path
 
 from mqlake.errors import BadFile, typed_errors
 
+LAST_START = (1 << 63) - (1 << 32)
+"""No file starts later: its end must still be an offset, which is a signed 64-bit number."""
+
 
 def file_name(start: int) -> str:
     return f"{start:020d}"
+
+
+def start_of(name: str) -> int | None:
+    """Return the offset in the name of a file; None if the name is no offset that a file can have."""
+    if len(name) != 20 or not (name.isascii() and name.isdigit()):
+        return None
+    return int(name) if int(name) <= LAST_START else None
 
 
 def list_files(directory: Path, *, strict: bool = True) -> list[tuple[int, int]]:
@@ -46,11 +56,11 @@ def _list_once(directory: Path, strict: bool) -> list[tuple[int, int]]:
                     raise _Vanished from None
                 raise
             status = entry.stat(follow_symlinks=False)
-        is_offset = entry.name.isascii() and entry.name.isdigit() and entry.name == file_name(int(entry.name))
+        start = start_of(entry.name)
         is_file = stat.S_ISREG(status.st_mode)
-        if is_offset and is_file:
-            found.append((int(entry.name), status.st_size))
-        elif strict and (is_offset or not stat.S_ISDIR(status.st_mode)):
+        if start is not None and is_file:
+            found.append((start, status.st_size))
+        elif strict and (start is not None or not stat.S_ISDIR(status.st_mode)):
             what = "a name that is not an offset" if is_file else "no regular file"
             raise BadFile(Path(entry.path), what, "only files named by 20 digits here; move it away")
     return sorted(found)

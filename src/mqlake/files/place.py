@@ -58,13 +58,26 @@ def local_path(path: str | os.PathLike[str], what: str = "option path") -> Path:
     return _folder(text, what)
 
 
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Return whether something has this path. A text that cannot be a path (too long, a null byte) names nothing."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
 def _folder(text: str, what: str) -> Path:
     """Return the folder that `file:///a`, `file:/a` or `a` names."""
     if not text:
         raise InvalidConfig(what, text, "the name of a folder")
     if not re.match(r"file:/", text, re.IGNORECASE):
-        return Path(text).absolute()
+        return home_expanded(text).absolute()
     rest = text[len("file:") :]
     if rest.startswith("//") and not rest.startswith("///"):
         raise InvalidConfig(what, text, "file:///… without a host")
     return Path("/" + rest.lstrip("/"))
+
+
+def home_expanded(path: str | os.PathLike[str]) -> Path:
+    """Return a path with `~` at its begin replaced by the home folder, as a shell does. A folder named so is `./~`."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111  # Path.expanduser takes ./~ for ~

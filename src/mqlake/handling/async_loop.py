@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from mqlake.errors import NotPermitted, StoreError
 from mqlake.handling.loop import (
@@ -21,6 +21,7 @@ from mqlake.handling.loop import (
     POLL_S,
     PROGRESS_S,
     _log,
+    attempt,
     refuse_awaitable,
     report,
 )
@@ -123,13 +124,7 @@ class AsyncLoop:
             each.result()
 
     async def _handle(self, message: StoredMessage) -> None:
-        failure: Exception | None = None
-        try:
-            answer = await self._call(message)
-        except Exception as error:
-            failure = error
-        else:
-            refuse_awaitable(self._handler, answer)
+        failure = await self._attempt(message)
         if failure is not None:
             report(message, failure, self._options.on_error)
             if not await self._give_back(message):
@@ -137,10 +132,25 @@ class AsyncLoop:
         for last in self._taken.finish(message, failure):
             await self._consumer.commit(last)
 
-    async def _call(self, message: StoredMessage) -> Any:
-        if self._is_async:
-            return await self._handler(message)
-        return await asyncio.to_thread(self._handler, message)
+    async def _attempt(self, message: StoredMessage) -> BaseException | None:
+        """Call the handler; return what it raised, unless that ends the worker: see `loop.attempt`.
+
+        A CancelledError is of the message unless this task was cancelled: then something that the handler awaits was.
+        """
+        if not self._is_async:  # what is raised in the thread is returned: a future cannot hold a StopIteration
+            return await asyncio.to_thread(attempt, self._handler, message)
+        task = asyncio.current_task()
+        assert task is not None, "each message has its task"
+        try:
+            answer = await self._handler(message)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and task.cancelling():
+                raise
+            return error
+        refuse_awaitable(self._handler, answer)
+        return None
 
     async def _give_back(self, message: StoredMessage) -> bool:
         """Have a failed message delivered again later; tell whether it may be committed now."""

@@ -4,8 +4,10 @@ The consumer may be the store's own or a client of a broker: the loop knows both
 concurrency of 1 the handler runs in the calling thread, else in a pool of threads. At most as many messages are taken
 as handlers can run, so that a worker that stops leaves none half done.
 
-An exception of the handler concerns its message only. If the message cannot be given back either (a broker is away, the
-disk is full), that is tried again until it works or the worker stops; then it stays uncommitted and is delivered again.
+Whatever the handler raises concerns its message only, SystemExit too: a message that ends the worker would end it at
+every start again. Only KeyboardInterrupt, and an exit that a second signal asks for, end the worker. If the message
+cannot be given back either (a broker is away, the disk is full), that is tried again until it works or the worker
+stops; then it stays uncommitted and is delivered again.
 """
 
 from __future__ import annotations
@@ -135,14 +137,10 @@ class Loop:
     # ---- one message
 
     def _handle(self, message: StoredMessage) -> None:
-        failure: Exception | None = None
-        try:
-            answer = self._handler(message)
-        except Exception as error:
-            failure = error
-        else:
-            refuse_awaitable(self._handler, answer)
+        failure = attempt(self._handler, message)
         if failure is not None:
+            if isinstance(failure, SystemExit) and self._signalled.is_set():
+                raise failure  # of the program's own signal handler, at the second signal
             report(message, failure, self._options.on_error)
             if not self._give_back(message):
                 return
@@ -176,7 +174,19 @@ class Loop:
         return True
 
 
-def report(message: StoredMessage, error: Exception, on_error: OnError | None) -> None:
+def attempt(handler: Handler, message: StoredMessage) -> BaseException | None:
+    """Call a plain function; return what it raised. KeyboardInterrupt is not of the message, and is raised."""
+    try:
+        answer = handler(message)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return error
+    refuse_awaitable(handler, answer)
+    return None
+
+
+def report(message: StoredMessage, error: BaseException, on_error: OnError | None) -> None:
     """Tell the program of a handler's exception; without `on_error`, log it."""
     if on_error is None:
         _log.warning("the handler failed for %r: it is delivered again later", message, exc_info=error)

@@ -14,7 +14,7 @@ from mqlake.handling.tracking import OnProgress
 from mqlake.message import StoredMessage
 
 Handler = Callable[[StoredMessage], Any]
-OnError = Callable[[StoredMessage, Exception], None]
+OnError = Callable[[StoredMessage, BaseException], None]
 
 
 class RunOptions(TypedDict, total=False):
@@ -44,13 +44,25 @@ class Options:
     def __post_init__(self) -> None:
         if isinstance(self.concurrency, bool) or not isinstance(self.concurrency, int) or self.concurrency < 1:
             raise InvalidConfig("concurrency", self.concurrency, "must be a whole number, 1 or more")
+        for name in ("on_error", "on_progress"):
+            if getattr(self, name) is not None:
+                require_callable(name, getattr(self, name))
 
 
-def divide(concurrency: int, more: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
-    """Return the loop's options, and the settings of its consumer."""
+def divide(handler: Handler, concurrency: int, more: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
+    """Return the loop's options, and the settings of its consumer.
+
+    A handler that cannot be called is refused: else each message would fail, and be a dead letter in the end.
+    """
+    require_callable("handler", handler)
     for name in more:
         if name not in RunOptions.__annotations__:
             raise TypeError(f"run() has no option {name!r}; it has {', '.join(RunOptions.__annotations__)}")
     own = {each.name for each in fields(Options)}
     options = Options(concurrency=concurrency, **{name: value for name, value in more.items() if name in own})
     return options, {name: value for name, value in more.items() if name not in own} | {"auto_commit": False}
+
+
+def require_callable(name: str, value: object) -> None:
+    if not callable(value):
+        raise InvalidConfig(name, value, "must be a function, or an object that can be called")

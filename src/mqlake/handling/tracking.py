@@ -68,7 +68,7 @@ class Taken:
                 self._counts.taken += 1
                 self._queues.setdefault(_queue_of(message), deque()).append(message)
 
-    def finish(self, message: StoredMessage, error: Exception | None) -> list[StoredMessage]:
+    def finish(self, message: StoredMessage, error: BaseException | None) -> list[StoredMessage]:
         """Count a message that was handled; return the messages up to which its queue may be committed now."""
         queue_id = _queue_of(message)
         done: list[StoredMessage] = []

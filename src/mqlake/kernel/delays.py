@@ -31,7 +31,10 @@ def delay_properties(
     if delay_s is not None:
         return _delay(delay_s)
     if deliver_at is not None and hasattr(deliver_at, "timestamp"):
-        deliver_at = round(deliver_at.timestamp() * 1000)
+        try:
+            deliver_at = round(deliver_at.timestamp() * 1000)
+        except (ValueError, OverflowError, OSError):  # a local time at the ends of the calendar
+            raise InvalidMessage("deliver_at", repr(deliver_at), "a time after 1970") from None
     return {DELIVER_MS: str(_whole("deliver_at", deliver_at))}
 
 

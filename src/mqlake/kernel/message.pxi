@@ -105,7 +105,9 @@ A message to be stored. `tags` and `keys` are written as the properties that Roc
         return split_keys(self.properties)
 
     def __repr__(self):
-        return f"Message({self.topic!r}, {len(self.body)} bytes, queue_id={self.queue_id}, {self.properties!r})"
+        # a body of another type is refused by put, and must be shown until then
+        size = f"{len(self.body)} bytes" if hasattr(self.body, "__len__") else repr(self.body)
+        return f"Message({self.topic!r}, {size}, queue_id={self.queue_id}, {self.properties!r})"
 
 
 cdef int64_t whole_number(str field, value, int64_t most) except? -1:

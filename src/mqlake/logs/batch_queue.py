@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mqlake.codec.queue_entry import BATCH_ENTRY, BATCH_ENTRY_SIZE, BatchEntry
+from mqlake.errors import StoreError
 from mqlake.files.mapped_file_queue import MappedFileQueue
 
 
@@ -19,10 +20,16 @@ class BatchQueue:
         self.files = MappedFileQueue(directory, file_size, writable=False, bounded=True)
         self._first_number = 0
         self._end_number = 0
+        self.damage: StoreError | None = None
+        """Why its files cannot be used. Then it has no entries, and reading it raises this; other queues go on."""
 
     def load(self, log_end: int) -> None:
         """Load the files and find the entries that are whole and point into the log."""
-        self.files.load()
+        try:
+            self.files.load()
+        except StoreError as error:
+            self.damage = error
+            return
         number = self._first_number = self.files.first_offset // BATCH_ENTRY_SIZE
         while True:
             entry = self.entry(number)

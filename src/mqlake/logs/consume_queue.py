@@ -87,7 +87,7 @@ class ConsumeQueue:
         for start in reversed(self.files.starts):
             file = self.files.file_at(start)
             if file is not None:
-                count = count_valid_entries(file.pages, log_end)
+                count = count_valid_entries(file.view(0, file.data_end(0)), log_end)
                 if count:
                     return start // ENTRY_SIZE + count
         return self.files.first_offset // ENTRY_SIZE
@@ -103,7 +103,7 @@ class ConsumeQueue:
                 if file is None:
                     break
             position = end * ENTRY_SIZE - file.start
-            end += count_valid_entries(file.view(position, file.size), log_end)
+            end += count_valid_entries(file.view(position, file.data_end(position)), log_end)
             if end * ENTRY_SIZE < file.end:
                 break
         with _advancing:  # a slow thread must not move the end back

@@ -216,7 +216,9 @@ class ConsumeQueues:
             ids = ", ".join(map(str, sorted(self._ends[topic])))
             raise UnknownTopic(topic, queue_id, f"queues {ids} of this topic")
         names = sorted(self._ends)[:8]
-        raise UnknownTopic(topic, None, f"{len(self._ends)} topics: {', '.join(names)}" if names else "no topics yet")
+        count = len(self._ends)
+        known = f"{count} topic{'' if count == 1 else 's'}: {', '.join(names)}" if names else "no topics yet"
+        raise UnknownTopic(topic, None, known)
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = self._open.get((topic, queue_id))

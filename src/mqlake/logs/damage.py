@@ -22,11 +22,18 @@ def next_record(log: MappedFileQueue, position: int, stop: int, timestamp: int) 
         for start, data_end in file.data_ranges(position - file.start):
             at = find_record(file.pages, start, max(start, min(data_end, end)), file.start, True)
             if at < min(data_end, end):
-                # The newest record of the run decides: a clock set back a little must not turn records into leftovers.
-                newest = walk_records(file.pages, at, end, file.start, False).last_timestamp
-                return file.start + at if newest >= timestamp else None
+                return None if is_leftover(file, at, end, timestamp) else file.start + at
         position = file.end
     return None
+
+
+def is_leftover(file: MappedFile, at: int, end: int, timestamp: int) -> bool:
+    """Return whether the records from position `at` on are older than the last one before them, of `timestamp`.
+
+    The newest record of the run decides: a clock set back a little must not turn records into leftovers. Ask this only
+    where nothing else shows that the log continues: no CRC covers a store time, and clocks are set back.
+    """
+    return walk_records(file.pages, at, end, file.start, False).last_timestamp < timestamp
 
 
 def boundary_behind(file: MappedFile, target: int, limit: int) -> int:

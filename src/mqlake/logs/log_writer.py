@@ -450,7 +450,11 @@ class LogWriter(CommitLog):
             self._topics.park(topic)
 
     def begin_deletion(self, topic: str) -> int:
-        """Forget a topic and make puts to it wait until `end_deletion`. Returns the end of its old life in the log."""
+        """Forget a topic and make puts to it wait until `end_deletion`. Returns the end of its old life in the log.
+
+        Waits while another thread deletes it.
+        """
+        self._topics.claim_deletion(topic)
         with self._lock:
             self._topics.begin_deletion(topic)
             return self.ends.appended

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE
 from mqlake.errors import BadFile, typed_errors
 from mqlake.files.mapped_file import open_regular
-from mqlake.files.names import file_name
+from mqlake.files.names import file_name, start_of
 
 
 class Folder(NamedTuple):
@@ -32,15 +32,12 @@ def read_folder(path: str) -> Folder:
         with os.scandir(path) as entries:
             for entry in entries:
                 name = entry.name
-                if _is_offset(name) and entry.is_file(follow_symlinks=True):
-                    files.append((int(name), entry.stat().st_size))
-                elif _is_offset(name) or not entry.is_dir():
+                start = start_of(name)
+                if start is not None and entry.is_file(follow_symlinks=True):
+                    files.append((start, entry.stat().st_size))
+                elif start is not None or not entry.is_dir():
                     strangers.append(name)
     return Folder(path, tuple(sorted(files)), tuple(strangers))
-
-
-def _is_offset(name: str) -> bool:
-    return len(name) == 20 and name.isascii() and name.isdigit()
 
 
 def is_whole(folder: Folder, file_size: int, end: int, *, from_zero: bool = False) -> bool:
@@ -48,7 +45,7 @@ def is_whole(folder: Folder, file_size: int, end: int, *, from_zero: bool = Fals
 
     With `from_zero` they must begin at entry 0; else older files may have been deleted.
     """
-    if any(map(_is_offset, folder.strangers)):  # a folder instead of a file
+    if any(start_of(name) is not None for name in folder.strangers):  # a folder instead of a file
         return False
     stop = end * ENTRY_SIZE
     expected = folder.files[0][0] if folder.files and not from_zero else 0

@@ -48,13 +48,14 @@ class TopicTable:
         self._appender: Appender | None = None
         self.states: dict[str, TopicState] = {}
         """The appender's own table: a topic in it takes messages without asking."""
-        self._admitted: dict[str, int | None] = {}
-        """Topics that were admitted and have no state yet, with the queue count they were set up with."""
+        self._admitted: dict[str, tuple[int, int | None]] = {}
+        """Topics that were admitted and have no state yet: how many deletions had ended then, and the queue count."""
         self._parked: dict[str, TopicState] = {}
         """States of topics whose set-up changed: the next put asks again."""
         self._deleting: dict[str, TopicState | None] = {}
         """Topics that are being deleted, with the state to return to if that fails."""
         self._deleted = make_condition("admission")
+        self._deletion_count = 0
         self.may_write: Callable[[str], int | None] = lambda topic: None
         """Return how many queues a topic is set up with, None if nothing says so; raise if it takes no messages."""
 
@@ -75,7 +76,14 @@ class TopicTable:
         if topic in self._deleting:
             with self._deleted.lock:
                 self._deleted.wait_for(lambda: topic not in self._deleting)
-        self._admitted[topic] = self.may_write(topic)
+        count = self._deletion_count  # before asking: the answer may be of a life that ends meanwhile
+        self._admitted[topic] = count, self.may_write(topic)
+
+    def claim_deletion(self, topic: str) -> None:
+        """Be the one who deletes a topic. Waits while another thread deletes it."""
+        with self._deleted.lock:
+            self._deleted.wait_for(lambda: topic not in self._deleting)
+            self._deleting[topic] = None
 
     # ---- under the log's lock
 
@@ -95,9 +103,10 @@ class TopicTable:
     def _known(self, topic: str) -> TopicState:
         state = self.states.get(topic)
         if state is None:
-            if topic not in self._admitted or topic in self._deleting:
+            count, queue_count = self._admitted.pop(topic, (-1, None))
+            if count != self._deletion_count or topic in self._deleting:
                 raise NotAdmitted(topic)
-            state = self._enter(topic, self._admitted.pop(topic))
+            state = self._enter(topic, queue_count)
         return state
 
     def state(self, topic: str) -> TopicState:
@@ -141,6 +150,7 @@ class TopicTable:
         if state is not None and not deleted:
             self._parked[topic] = state
         with self._deleted.lock:
+            self._deletion_count += 1
             self._deleting.pop(topic, None)
             self._deleted.notify_all()
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Protocol
+from collections.abc import Callable
+from typing import NoReturn, Protocol
 
 
 class GivesUp(Protocol):
@@ -21,11 +22,25 @@ class GivesUp(Protocol):
 
 
 _open: weakref.WeakSet[GivesUp] = weakref.WeakSet()
+_USES = ("__getattribute__", "__setattr__", "__getitem__", "__iter__", "__contains__", "__len__", "__call__")
 
 
 def guard(opened: GivesUp) -> None:
     """Give an object up in every forked child, as long as it lives."""
     _open.add(opened)
+
+
+def disable(part: object, error: Callable[[], Exception]) -> None:
+    """Have every use of an object raise an error from now on, whoever refers to it.
+
+    The class is replaced, because a program may have kept a part of the store, or one of its methods, from before the
+    fork. No lock is taken. A subclass without fields of its own has the same layout, so it can replace any class.
+    """
+
+    def refuse(self: object, *arguments: object) -> NoReturn:
+        raise error()
+
+    part.__class__ = type("Disabled", (type(part),), {"__slots__": (), **dict.fromkeys(_USES, refuse)})
 
 
 def _in_child() -> None:

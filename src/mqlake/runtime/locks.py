@@ -39,6 +39,7 @@ ORDER: Final = (
     "transactions",
     "timer",
     "scheduler.wake",
+    "services",
     "housekeeping",
     "delivery.tables",
     "config_table",

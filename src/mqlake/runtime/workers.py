@@ -22,13 +22,15 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from mqlake.errors import FileFailed, NotConfirmed, is_passing
+from mqlake.errors import FileFailed, NotConfirmed, StoreError, is_passing
+from mqlake.runtime.whole import make_whole
 
 FIRST_PAUSE_S: Final = 0.05
 MAX_PAUSE_S: Final = 2.0
@@ -108,18 +110,30 @@ class Worker:
         self._since_ms = _now_ms()
         self.is_alive = False
         """Our own note: `Thread.is_alive` takes a running thread for a stopped one after a signal interrupted it."""
+        self._begun = threading.Event()
+        self._order = deque([None])
+        """The order to start; whoever takes it does."""
         self._thread = threading.Thread(target=self._live, name=f"mqlake-{name}", daemon=True)
 
     def start(self) -> None:
+        """Start the thread, unless it was started. After an interrupt, call again: that starts it if it never began."""
+        make_whole(self._start)
+
+    def _start(self) -> None:
+        try:
+            self._order.pop()
+        except IndexError:
+            return
+        if self.stopping:  # an interrupted start comes late
+            return
         self._enter(State.RUNNING, None)
-        self.is_alive = True  # first: who asks right after this returns must not take the worker's part
         try:
             self._thread.start()
-        except BaseException as error:
-            self.is_alive = self._thread.ident is not None
-            if isinstance(error, RuntimeError) and not self.is_alive:
-                raise FileFailed(Path(f"thread {self._thread.name}"), "started", errno.EAGAIN, str(error)) from error
-            raise
+        except RuntimeError as error:
+            self._enter(State.STOPPED, None)
+            self._order.append(None)
+            raise FileFailed(Path(f"thread {self._thread.name}"), "started", errno.EAGAIN, str(error)) from error
+        self._begun.wait()  # who asks right after this returns must not take the worker's part
 
     @property
     def is_troubled(self) -> bool:
@@ -137,6 +151,8 @@ class Worker:
             self._calls.put(None)
 
     def _live(self) -> None:
+        self.is_alive = True
+        self._begun.set()
         try:
             self._run()
         finally:
@@ -182,7 +198,9 @@ class Worker:
             self._on_trouble()
 
     def _fail(self, error: Exception) -> None:
-        _log.error("%s stopped for good", self.name, exc_info=error)
+        # What the system or a file did needs no traceback: only a mistake of our own is looked for in the code.
+        is_expected = isinstance(error, StoreError | OSError)
+        _log.error("%s stopped for good: %s", self.name, error, exc_info=None if is_expected else error)
         self.error_count += 1
         self._enter(State.FAILED, error)
         if self._on_failure is not None:

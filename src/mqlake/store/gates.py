@@ -32,13 +32,15 @@ class Gates:
         path = self._path(name)
         try:
             self._directory.mkdir(exist_ok=True)
-            replace_file(path, b"%d\n" % offset, self._directory / ".new")
+            replace_file(path, b"%d\n" % offset, self._directory)
         except OSError as error:
             raise NotWritten(path, error.strerror or str(error)) from error
 
     def release(self, name: str) -> None:
         """Remove the gate `name`; do nothing if there is none."""
-        self._path(name).unlink(missing_ok=True)
+        path = self._path(name)
+        path.unlink(missing_ok=True)
+        path.with_name(f"{name}.new").unlink(missing_ok=True)  # what a killed owner left half made
         if self._directory.exists():
             sync_directory(self._directory)
 
@@ -49,7 +51,7 @@ class Gates:
         if not self._directory.is_dir():  # what the gates were is unknown, so nothing may be deleted
             root = self._directory.parent.parent
             raise BadFile(self._directory, "no folder", f"the folder of the gates; run: mqlake repair {root}")
-        files = sorted(path for path in self._directory.iterdir() if path.is_file())
+        files = sorted(path for path in self._directory.iterdir() if NAME.fullmatch(path.name) and path.is_file())
         return {path.name: _read(path) for path in files}
 
     def _path(self, name: str) -> Path:

@@ -80,10 +80,27 @@ class Life:
             self._closers.discard(thread)
 
     def _close_what_is_left(self) -> None:
+        """Call the closers that are left, all of them, and raise the first error afterwards.
+
+        One that raises is called again: a signal handler may have interrupted it. If it raises again it is given up,
+        because those after it must let go of the lock and the files.
+        """
         self._refusal = self._refusal or (lambda: StoreClosed(self._path))
+        first: Exception | None = None
+        again = False
         while self._left:
-            self._left[0]()
+            try:
+                self._left[0]()
+            except Exception as error:
+                first = first or error
+                again = not again
+                if again:
+                    continue
+                _log.exception("%s: a part of the store did not close", self._path)
+            again = False
             del self._left[0]
+        if first is not None:
+            raise first
 
     def close_unreferenced(self) -> None:
         """Close a store that nobody refers to any more, on a thread of its own.

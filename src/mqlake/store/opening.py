@@ -18,10 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from mqlake.codec.index_entry import index_file_size
+from mqlake.codec.queue_entry import ENTRY_SIZE
 from mqlake.config import (
     DEFAULT_BATCH_QUEUE_FILE_SIZE,
     DEFAULT_LOG_FILE_SIZE,
     DEFAULT_QUEUE_FILE_SIZE,
+    MAX_LOG_FILE_SIZE,
+    MIN_LOG_FILE_SIZE,
     IndexConfig,
     StoreConfig,
 )
@@ -39,6 +42,7 @@ from mqlake.files.kinds import FOLDER, in_the_way
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import MappedFile, sync_directory
 from mqlake.files.names import file_name, folder_names, list_files
+from mqlake.files.place import home_expanded
 from mqlake.files.small_files import read_small_file, replace_file
 from mqlake.store.checkpoint import read_checkpoint
 from mqlake.store.index_numbers import ENTRIES, SLOTS, IndexNumbers, index_files, numbers_in
@@ -46,13 +50,15 @@ from mqlake.store.index_numbers import index_numbers as find_index_numbers
 from mqlake.store.recovery import is_latest
 
 LOG_SIZE, QUEUE_SIZE = "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"
+INDEXED_FROM = "indexedFrom"
+"""The offset from which the entries of the index are ours; RocketMQ wrote those before it."""
 SAMPLED_FILES = 100
 _log = logging.getLogger(__name__)
 
 
 def find_store(path: str | os.PathLike[str], *, read_only: bool, create: bool) -> Layout:
     """Return the layout of the store at a path, or of a new one. Raises NotAStore with the reason if it cannot be."""
-    root = Path(path)
+    root = home_expanded(path)
     try:
         root.stat()
     except FileNotFoundError:
@@ -95,7 +101,8 @@ def refusal(root: Path, error: OSError) -> StoreError:
     if error.errno == errno.EROFS:
         return NotAStore(root, "its file system is read-only", "open it with read_only=True")
     file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else root
-    if is_passing(error) or error.errno == errno.EIO:  # `mqlake repair` would not help
+    # for these, `mqlake repair` would not help
+    if is_passing(error) or error.errno in (errno.EIO, errno.EACCES, errno.EPERM):
         return FileFailed(file, "opened", error.errno or 0, reason)
     return BadFile(file, f"what the system refuses ({reason})", f"a part of a store; run: mqlake repair {root}")
 
@@ -136,8 +143,12 @@ def resolve(layout: Layout, config: StoreConfig) -> StoreConfig:
     queue_size = _size(
         QUEUE_SIZE, config.consume_queue.file_size_bytes, noted, _queue_sizes(layout), DEFAULT_QUEUE_FILE_SIZE
     )
-    if queue_size % 20:
-        raise InvalidConfig(QUEUE_SIZE, queue_size, "must be a multiple of 20, the size of an entry")
+    if config.commit_log.file_size_bytes is None and not MIN_LOG_FILE_SIZE <= log_size <= MAX_LOG_FILE_SIZE:
+        raise _damaged(layout, layout.commit_log, log_size, f"{MIN_LOG_FILE_SIZE} to {MAX_LOG_FILE_SIZE} bytes")
+    if queue_size % ENTRY_SIZE:
+        if config.consume_queue.file_size_bytes is None:
+            raise _damaged(layout, layout.consume_queues, queue_size, f"a multiple of {ENTRY_SIZE} bytes")
+        raise InvalidConfig(QUEUE_SIZE, queue_size, f"must be a multiple of {ENTRY_SIZE}, the size of an entry")
     numbers = index_numbers(layout, config.index)
     return replace(
         config,
@@ -145,6 +156,12 @@ def resolve(layout: Layout, config: StoreConfig) -> StoreConfig:
         consume_queue=replace(config.consume_queue, file_size_bytes=queue_size),
         index=replace(config.index, slot_count=numbers.slot_count, entry_count=numbers.entry_count),
     )
+
+
+def _damaged(layout: Layout, folder: Path, size: int, expected: str) -> BadFile:
+    """Return the error for a size that no file of a store has. Nobody configured it: it is that of the files."""
+    remedy = f"the store is incomplete or damaged; run: mqlake repair {layout.root}"
+    return BadFile(folder, f"files of {size} bytes", f"{expected} each: {remedy}")
 
 
 def batch_queue_file_size(layout: Layout) -> int:
@@ -208,7 +225,7 @@ def begin_behind_first_file(layout: Layout, config: StoreConfig) -> None:
     MappedFile.create(layout.commit_log / file_name(size), size, size, reserve=size).sync()
 
 
-def keep_notes(layout: Layout, config: StoreConfig) -> None:
+def keep_notes(layout: Layout, config: StoreConfig, *, indexed_from: int) -> None:
     """Save the sizes for the next opening: files do not show all of them, and damaged files show none."""
     notes = {
         SLOTS: config.index.slot_count,
@@ -216,6 +233,8 @@ def keep_notes(layout: Layout, config: StoreConfig) -> None:
         LOG_SIZE: config.commit_log.file_size_bytes,
         QUEUE_SIZE: config.consume_queue.file_size_bytes,
     }
+    if indexed_from > 0:
+        notes[INDEXED_FROM] = indexed_from
     if notes != read_notes(layout):
         replace_file(layout.settings, json.dumps(notes, indent=1).encode(), layout.scratch)
 
@@ -230,6 +249,11 @@ def numbers_are_noted(layout: Layout, config: StoreConfig) -> bool:
     files = index_files(layout)
     fit = all(size == index_file_size(wanted[0], wanted[1]) for _, size in files)
     return not fit and any(numbers_in(path) == wanted for path, _ in files)  # last: a proof reads a whole file
+
+
+def indexed_from(layout: Layout) -> int:
+    """Return the offset from which the entries of the index are ours; 1 << 62 if mqlake never wrote here."""
+    return read_notes(layout).get(INDEXED_FROM, 0) if layout.settings.exists() else 1 << 62
 
 
 def read_notes(layout: Layout) -> dict[str, int]:

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 from mqlake.codec.index_entry import key_hash, key_text
 from mqlake.codec.message_id import decode_message_id
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE, QueueEntry
-from mqlake.errors import CorruptRecord, InvalidConfig, NoSuchMessage, OffsetOutOfRange, StoreError, UnknownTopic
+from mqlake.errors import (
+    CorruptRecord,
+    InvalidConfig,
+    InvalidMessage,
+    NoSuchMessage,
+    OffsetOutOfRange,
+    StoreError,
+    UnknownTopic,
+)
 from mqlake.files.mapped_file import MappedFile
 from mqlake.kernel import check_record, find_messages, gather_records, read_records, seek_timestamp, select_entries
 from mqlake.kernel.types import BAD_ENTRY, REASONS
@@ -151,7 +159,8 @@ class Reader:
     def queues(self, topic: str) -> list[QueueRange]:
         ids = self.queue_ids(topic)
         if not ids:
-            raise UnknownTopic(topic, None, f"{len(self.topics())} topics: {', '.join(self.topics()[:8])}")
+            count = len(self.topics())
+            raise UnknownTopic(topic, None, f"{count} topic{'' if count == 1 else 's'}: {', '.join(self.topics()[:8])}")
         return [self.range_of(topic, queue_id) for queue_id in ids]
 
     def range_of(self, topic: str, queue_id: int) -> QueueRange:
@@ -174,6 +183,21 @@ class Reader:
 
     def queue_ids(self, topic: str) -> list[int]:
         return sorted({*self._queues.queue_ids(topic), *self._batch_queues.queue_ids(topic)})
+
+    def entries(self, topic: str, queue_id: int, start: int, limit: int) -> list[QueueEntry]:
+        """Return at most `limit` entries from `start` on, as they are in the files; none outside of the queue."""
+        found = self.range_of(topic, queue_id)
+        if not found.first_offset <= start < found.end_offset:
+            return []
+        batch = self._batch_queues.get(topic, queue_id)
+        if batch is not None:
+            return [QueueEntry(*entry[:3]) for entry in batch.entries_from(start, limit)]
+        queue, stop = self._queues.get(topic, queue_id), min(start + limit, found.end_offset)
+        entries: list[QueueEntry] = []
+        while start < stop and (data := queue.entries(start, stop)):  # empty if retention deletes the file meanwhile
+            entries += map(QueueEntry._make, ENTRY.iter_unpack(data))
+            start += len(data) // ENTRY_SIZE
+        return entries
 
     def read(self, topic: str, queue_id: int, start: int, limit: int, max_bytes: int) -> list[StoredMessage]:
         """Return at most `limit` messages from `start` on; none at the queue's end."""
@@ -277,6 +301,8 @@ class Reader:
     ) -> _Messages:
         batch = self._batch_queues.get(topic, queue_id)
         if batch is not None:
+            if batch.damage is not None:
+                raise batch.damage
             self._require_in_range(topic, queue_id, batch, start)
             return self._read_batches(batch, start, limit)
         queue = self._queues.get(topic, queue_id)
@@ -435,6 +461,9 @@ class Reader:
     def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, *, tag: bool) -> list[StoredMessage]:
         """Return the newest `limit` messages that have a key and are still in the log, in log order."""
         index, files = self._index, self._files
+        for name, text in (("topic", topic), ("tag" if tag else "key", key)):
+            if not text.isascii() and not _is_text(text):
+                raise InvalidMessage(name, repr(text), "text without lone surrogates, as every message has it")
         if index is None:
             return self._without_index()
         found = find_messages(
@@ -482,7 +511,18 @@ class Reader:
 def milliseconds(time: datetime | int) -> int:
     """Return a time as milliseconds since 1970. Within a millisecond it is rounded up: a store time is never later."""
     if isinstance(time, datetime):
-        return -((EPOCH - time.astimezone()) // timedelta(milliseconds=1))
+        if time.tzinfo is None and time.year in (MINYEAR, MAXYEAR):  # local times there may lie in no year
+            time = time.replace(tzinfo=UTC)
+        return -((EPOCH - (time if time.tzinfo is not None else time.astimezone())) // timedelta(milliseconds=1))
     if isinstance(time, bool) or not isinstance(time, int) or not -(1 << 63) <= time < 1 << 63:
         raise InvalidConfig("time", time, "must be a datetime, or milliseconds since 1970")
     return time
+
+
+def _is_text(text: str) -> bool:
+    """Return whether a text has a form in UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -353,8 +353,14 @@ def _retained(log: CommitLog, began: int, first: int, held: tuple[str, ...]) -> 
 
 
 def disk_used_percent(path: Path) -> int:
-    """Return how full the file system of a path is for this user, in percent, rounded up."""
-    state = os.statvfs(path)
+    """Return how full the file system of a path is for this user, in percent, rounded up.
+
+    Of its parent's if it does not exist: a store that has lost its log can still be looked at.
+    """
+    try:
+        state = os.statvfs(path)
+    except FileNotFoundError:
+        state = os.statvfs(path.parent)
     used = state.f_blocks - state.f_bfree
     return -(-used * 100 // max(1, used + state.f_bavail))
 

@@ -54,7 +54,7 @@ from mqlake.store.derived import restore, settle_rebuilt
 from mqlake.store.flush import Committer, Flusher
 from mqlake.store.health import Health, publish_health, withdraw_health
 from mqlake.store.lineage import is_ours
-from mqlake.store.opening import find_store, keep_notes, mend_last_file, refusal, resolve
+from mqlake.store.opening import INDEXED_FROM, find_store, keep_notes, mend_last_file, read_notes, refusal, resolve
 from mqlake.store.recovery import LogEnd, Progress, Recovery, Reporter, Trust, abort_content
 from mqlake.store.replicas import Replicas
 from mqlake.store.retention import Retention, retention_stats
@@ -108,7 +108,7 @@ class Writer(Contents):
             self.workers = Workers(self.tell_health)
             undo.callback(self.workers.stop)
             self._recover(Reporter(progress), undo)
-            keep_notes(layout, config)
+            keep_notes(layout, config, indexed_from=self._indexed_from)
             self._mark_running()
             self._start()
             undo.pop_all()
@@ -123,6 +123,7 @@ class Writer(Contents):
         self.positions = Positions.create(self.layout.positions)
         self._open_log(trust, end, undo)
         self._make_reader()
+        self._indexed_from = self._foreign_end(trust)
         self.dispatcher = self._dispatch(trust.offset, end.offset, reporter)
         self.deleted_topics.mend()
         for topic in self.deleted_topics.ends:  # a crash came while one was deleted
@@ -146,6 +147,12 @@ class Writer(Contents):
             took_ms=reporter.took_ms,
         )
         self._tell_recovery()
+
+    def _foreign_end(self, trust: Trust) -> int:
+        """Return where the keys end that RocketMQ entered into the index. Its 4.9 enters no tags."""
+        if trust.reason == "clean stop":
+            return max(trust.offset, self.index.end_offset + 1 if self.index is not None else 0)
+        return read_notes(self.layout).get(INDEXED_FROM, 0) if trust.reason == "checkpoint" else 0
 
     def _open_seals(self, trust: Trust, end: LogEnd) -> None:
         """Drop the seals that are not of this log, and of what will be cut off, before anything is appended there."""
@@ -492,19 +499,29 @@ class Writer(Contents):
 
     # ---- deleting a topic
 
-    def delete_topic(self, topic: str) -> None:
+    def delete_topic(
+        self,
+        topic: str,
+        *,
+        require: Callable[[], None] = lambda: None,
+        forget: Callable[[], None] = lambda: None,
+    ) -> None:
         """Delete a topic's queues. Its records stay in the log until retention deletes them, and are in no queue.
 
-        Puts to the topic wait meanwhile: the marker that ends its old life is on disk before the new one begins.
+        `require` raises if there is no such topic, `forget` removes its settings. Puts to the topic wait from before
+        the one until after the other, and so does another deletion of it: who hears that there is no such topic puts
+        into its next life, and the marker that ends the old one is on disk before.
         """
-        with self._checkpoint_lock:
-            end = self.log.begin_deletion(topic)
-            deleted = False
-            try:
+        end = self.log.begin_deletion(topic)
+        deleted = False
+        try:
+            require()
+            with self._checkpoint_lock:
                 self.dispatcher.run(lambda: self._delete_queues(topic, end))
-                deleted = True
-            finally:
-                self.log.end_deletion(topic, deleted=deleted)
+            deleted = True
+            forget()
+        finally:
+            self.log.end_deletion(topic, deleted=deleted)
         self.checkpoint_now()
 
     def _delete_queues(self, topic: str, end: int) -> None:

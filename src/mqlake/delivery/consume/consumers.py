@@ -179,17 +179,22 @@ class Consumers:
     def delete_topic(self, topic: str) -> None:
         """Delete a topic: its settings, its queues and all progress on it."""
         writer = self._delivery.require_writer()
-        known = topic in self._delivery.topics
         if topic in WAITING_TOPICS or topic in writer.batch_queues.topics():
             raise NotPermitted(f"topic {topic!r}", "the store itself needs it", "it cannot be deleted")
-        if not known and not self._reading.reader.queue_ids(topic):
-            raise self._delivery.topics.unknown(topic)
         writer.shield.run(lambda: self._delete_topic(topic, writer))
 
     def _delete_topic(self, topic: str, writer: Writing) -> None:
-        if topic in self._delivery.topics:
-            self._delivery.topics.delete(topic)
-        writer.delete_topic(topic)
+        topics = self._delivery.topics
+
+        def require() -> None:
+            if topic not in topics and not self._reading.reader.queue_ids(topic):
+                raise topics.unknown(topic)
+
+        def forget() -> None:
+            if topic in topics:
+                topics.delete(topic)
+
+        writer.delete_topic(topic, require=require, forget=forget)
         self._delivery.offsets.forget(topic=topic)
         self._delivery.filters.forget(topic=topic)
         for consumer in list(self._open):
@@ -216,8 +221,8 @@ class Consumers:
 
     def _watch(self) -> None:
         if not self._watches and self._delivery.writes:
-            self._watches = True
             self._delivery.housekeeping.add("consumers", self.step)
+            self._watches = True
 
     def step(self, now_ms: int) -> int:
         """Release the queues of consumers whose thread or event loop has ended."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -116,10 +116,15 @@ def offsets_at(reader: Reader, topic: str, queue_ids: list[int], start: Start) -
     """
     if not isinstance(start, Mapping):
         return {queue_id: _offset_at(reader, topic, queue_id, start) for queue_id in queue_ids}
+    require_queues(topic, queue_ids, start)
+    return {queue_id: _offset_at(reader, topic, queue_id, offset) for queue_id, offset in start.items()}
+
+
+def require_queues(topic: str, queue_ids: Collection[int], start: Mapping[int, int]) -> None:
+    """Raise InvalidConfig if `start` names a queue that the topic does not have."""
     for queue_id in start:
         if queue_id not in queue_ids:
             raise InvalidConfig("start", dict(start), f"topic {topic} has only queues {', '.join(map(str, queue_ids))}")
-    return {queue_id: _offset_at(reader, topic, queue_id, offset) for queue_id, offset in start.items()}
 
 
 def _offset_at(reader: Reader, topic: str, queue_id: int, start: str | int | datetime) -> int:

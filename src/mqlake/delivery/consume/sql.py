@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple
 
 from mqlake.delivery.consume.sql_values import (
     NUMBERS,
     TEXTS,
+    WIDEST,
     Node,
+    TooWide,
     Unfit,
     boolean,
     constant,
@@ -40,19 +41,21 @@ from mqlake.delivery.consume.sql_values import (
 )
 from mqlake.errors import InvalidFilter
 
-TOKEN = re.compile(
-    r"""(?P<skip>[ \t\n\r\f]+|--[^\n\r]*[\n\r]|/\*.*?\*/)
+_TOKEN = r"""(?P<skip>[ \t\n\r\f]+|/\*.*?\*/)
       | (?P<float>\d+\.\d*(?:E[+-]?\d+)?|\.\d+(?:E[+-]?\d+)?|\d+E[+-]?\d+)
       | (?P<whole>0|[1-9]\d*L?)
       | (?P<text>'(?:''|[^'])*')
       | (?P<name>[A-Z_$][A-Z0-9_$]*)
-      | (?P<sign><>|>=|<=|[=<>(),+-])""",
-    re.VERBOSE | re.IGNORECASE | re.ASCII | re.DOTALL,
-)
+      | (?P<sign><>|>=|<=|[=<>(),+-])"""
+_FORM = re.VERBOSE | re.IGNORECASE | re.ASCII | re.DOTALL
+LAST_LINE = re.compile(_TOKEN, _FORM)
+TOKEN = re.compile(_TOKEN.replace("(?P<skip>", r"(?P<skip>--[^\n\r]*[\n\r]|"), _FORM)
+"""A comment after -- needs the end of its line. On the last line it is not looked for: every - would look in vain."""
 SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 WORDS = frozenset(["NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", *SEARCHES])
 ORDERS = (">", ">=", "<", "<=")
 LARGEST_LONG = (1 << 63) - 1
+LONGEST_LONG = len(str(LARGEST_LONG))
 SMALLEST_DOUBLE = 5e-324
 DEEPEST = 64
 """Levels of parentheses, signs, NOTs and comparisons of comparisons. Conditions joined by AND or OR are one level."""
@@ -84,8 +87,9 @@ def compile_sql(expression: str) -> Callable[[dict[str, str]], bool]:
 
 def _tokens(expression: str) -> list[Token]:
     found, at = [], 0
+    last_line = 1 + max(expression.rfind("\n"), expression.rfind("\r"))
     while at < len(expression):
-        match = TOKEN.match(expression, at)
+        match = (TOKEN if at < last_line else LAST_LINE).match(expression, at)
         if match is None:
             unclosed = expression[at] == "'"
             reason = "a string without its closing '" if unclosed else f"unexpected character {expression[at]!r}"
@@ -113,10 +117,11 @@ class _Parser:
         return InvalidFilter(self._expression, at, reason)
 
     def _over(self, node: Node, *parts: Node) -> Node:
-        """Return a node that is made of others; InvalidFilter if it is nested too deeply to be evaluated."""
+        """Return a node that was just made of others; InvalidFilter if it is nested too deeply to be evaluated."""
         depth = 1 + max(part.depth for part in parts)
         self._limit(depth, node.at)
-        return replace(node, depth=depth)
+        node.depth = depth
+        return node
 
     def _limit(self, level: int, at: int) -> None:
         if level > DEEPEST:
@@ -229,12 +234,15 @@ class _Parser:
     def _like(self, node: Node, *, negated: bool) -> Node:
         if node.kind not in TEXTS:
             raise self._wrong("LIKE needs a property or a string on its left", node.at)
-        pattern, escape = self._text(), None
+        start, pattern, escape = self._token.at, self._text(), None
         if self._take_name("ESCAPE"):
             at, escape = self._token.at, self._text()
             if len(escape) != 1:
                 raise self._wrong("ESCAPE needs exactly one character", at)
-        return self._over(like(node, pattern, escape, negated=negated), node)
+        try:
+            return self._over(like(node, pattern, escape, negated=negated), node)
+        except TooWide:
+            raise self._wrong(f"at most {WIDEST} characters may be between two % if a _ is among them", start) from None
 
     def _ordered(self, sign: str, left: Node, right: Node) -> Node:
         for node in (left, right):
@@ -314,7 +322,8 @@ class _Parser:
             if not SMALLEST_DOUBLE <= value < float("inf"):
                 raise self._wrong("a decimal must be above 0 and fit a double; write 0 for zero", token.at)
             return constant("double", value, token.at)
-        number = int(token.text.rstrip("lL"))
-        if number > LARGEST_LONG:
+        digits = token.text.rstrip("lL")
+        # by its length first: Python refuses to parse thousands of digits
+        if len(digits) > LONGEST_LONG or (number := int(digits)) > LARGEST_LONG:
             raise self._wrong(f"the largest number is {LARGEST_LONG}", token.at)
         return constant("int" if number < 1 << 31 else "long", number, token.at)

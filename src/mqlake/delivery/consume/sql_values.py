@@ -30,14 +30,20 @@ NUMBERS = frozenset({"int", "long", "double"})
 TEXTS = frozenset({"property", "text"})
 LONGEST = 1000
 """Digits that may be parsed: Python refuses numbers of several thousand. Zeros in other scripts count too."""
+WIDEST = 64
+"""Characters between two % of a LIKE pattern, if there is a _ among them: each is compared at each place of a text."""
 ORDERS: dict[str, Callable[[Any, Any], bool]] = {">": gt, ">=": ge, "<": lt, "<=": le}
+
+
+class TooWide(Exception):
+    """A LIKE pattern that would take the product of its length and the text's to evaluate."""
 
 
 class Unfit(Exception):
     """Two values cannot be compared. As in RocketMQ, the message then does not match."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Node:
     """A part of an expression: the kind of its value, its position in the text, and how to evaluate it."""
 
@@ -162,19 +168,23 @@ def _like_matcher(pattern: str, escape: str | None) -> Callable[[str], bool]:
     One regular expression with a `.*` for each % would take exponential time for some texts. The parts between them
     have a fixed length, so the first place where each fits, after the one before it, is always a good one.
     """
-    parts, sizes, letters = [""], [0], iter(pattern)
+    parts, sizes, wild, letters = [""], [0], [False], iter(pattern)
     for letter in letters:
         if letter == "%" and letter != escape:
             parts.append("")
             sizes.append(0)
+            wild.append(False)
             continue
         is_any = letter == "_" and letter != escape
         parts[-1] += "." if is_any else re.escape(next(letters, letter) if letter == escape else letter)
         sizes[-1] += 1
+        wild[-1] = wild[-1] or is_any
     first, *middle = [re.compile(part, re.DOTALL) for part in parts]
     if not middle:
         return lambda text: first.fullmatch(text) is not None
     last = middle.pop()
+    if any(size > WIDEST and has_any for size, has_any in zip(sizes[1:-1], wild[1:-1], strict=True)):
+        raise TooWide
 
     def matches(text: str) -> bool:
         if first.match(text) is None:

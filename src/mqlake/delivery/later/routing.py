@@ -40,19 +40,24 @@ _key_numbers = itertools.count()
 
 
 class DelayRouting:
-    """Rewrites delayed messages to their holding topic, and calls `on_stored(due_ms)` once each is in the log."""
+    """Rewrites delayed messages to their holding topic.
+
+    Calls `before_stored()` before each is in the log, and `on_stored(due_ms)` once it is.
+    """
 
     def __init__(
         self,
         config: StoreConfig,
         on_stored: Callable[[int], None] = lambda due_ms: None,
         now_ms: Callable[[], int] | None = None,
+        before_stored: Callable[[], None] = lambda: None,
     ) -> None:
         """`now_ms` is the store's clock; by default the machine's."""
         self._now_ms = now_ms or _machine_ms
         self._config = config.timer
         self._delays_ms = config.delays_ms
         self._on_stored = on_stored
+        self._before_stored = before_stored
 
     def stored(self, routed: Message) -> None:
         """Report the due time of a rewritten message that is now in the log."""
@@ -80,6 +85,7 @@ class DelayRouting:
 
     def _put_off_by_level(self, message: Message, level: int, take_turn: Callable[[Message], int]) -> Message:
         waiting = _moved(message, SCHEDULE_TOPIC, level - 1, take_turn(message))
+        self._before_stored()
         for name in TIMES:
             waiting.properties.pop(name, None)
         waiting.properties[DELAY_LEVEL] = str(level)
@@ -92,6 +98,7 @@ class DelayRouting:
             if CANCELS in message.properties:
                 raise InvalidMessage(CANCELS, f"a time {now_ms - due_ms} ms ago", "the time of a pending message")
             return message
+        self._before_stored()
         waiting = _moved(message, TIMER_TOPIC, 0, take_turn(message))
         waiting.properties[OUT_MS] = str(round_down(due_ms, self._config.precision_ms))
         if UNIQUE_KEY not in waiting.properties:

@@ -53,6 +53,13 @@ class Scheduler:
             if self._levels is not None or self._timer is not None:
                 self._run(0)
 
+    def begin(self) -> None:
+        """Run from now on. Called before a delayed message is put: if that is interrupted, it may be in the log, and
+        nobody else would start the worker that delivers it. Once started, the worker looks every second.
+        """
+        if not self._is_running:
+            self._run(self._writing.log.now_ms + LOOK_MS)
+
     def stored(self, due_ms: int) -> None:
         """Wake the scheduler in time for a delayed message that is now in the log. Called by the thread that put it."""
         self._awaited = self._writing.ends.appended
@@ -62,12 +69,12 @@ class Scheduler:
 
     def _run(self, due_ms: int) -> None:
         with self._waking:  # any thread that puts a delayed message comes here: one of them starts the worker
-            self._wake_ms = min(self._wake_ms, due_ms)
             if not self._is_running:
-                self._is_running = True
                 self._housekeeping.add("scheduler", self.step, due_ms, by_clock=True)
+                self._is_running = True
             else:
                 self._housekeeping.call_by(self.step, due_ms)
+            self._wake_ms = min(self._wake_ms, due_ms)  # last: a put after an interrupted one wakes again
 
     def _open_pending(self) -> None:
         self._writing.settle()

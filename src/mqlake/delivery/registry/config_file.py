@@ -77,6 +77,8 @@ class ConfigFile:
                 self._save(encode(content))
             except OSError as error:
                 raise NotWritten(self.path, error.strerror or str(error)) from error
+            except ValueError as error:  # a text that is no Unicode
+                raise NotWritten(self.path, str(error)) from error
 
     def _save(self, text: bytes) -> None:
         if self.path.exists() and not self._is_damaged():

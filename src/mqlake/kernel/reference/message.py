@@ -100,7 +100,9 @@ class Message:
         return split_keys(self.properties)
 
     def __repr__(self) -> str:
-        return f"Message({self.topic!r}, {len(self.body)} bytes, queue_id={self.queue_id}, {self.properties!r})"
+        # a body of another type is refused by put, and must be shown until then
+        size = f"{len(self.body)} bytes" if hasattr(self.body, "__len__") else repr(self.body)
+        return f"Message({self.topic!r}, {size}, queue_id={self.queue_id}, {self.properties!r})"
 
 
 def whole_number(field: str, value: int, most: int) -> int:
