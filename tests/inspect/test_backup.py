@@ -207,11 +207,13 @@ def test_retention_waits_for_a_backup(tmp_path: Path, monkeypatch: pytest.Monkey
         gates = Gates(Layout(tmp_path / "s").gates)
         gates.hold("backup-999999999-0", 0)
         gates.hold("archive", 7)
+        (tmp_path / "s/mqlake/gates/backup-999999998-1.new").touch()
         backup(tmp_path / "s", tmp_path / "b")
         (offsets,) = held
         assert offsets.pop("archive") == 7
         assert list(offsets.values()) == [0], "the gate of a killed backup is gone"
         assert gates.offsets() == {"archive": 7}
+        assert [path.name for path in (tmp_path / "s/mqlake/gates").iterdir()] == ["archive"], "nothing is left over"
 
 
 @pytest.mark.parametrize("fault", ["a file is gone", "the copy is damaged", "the writer is stuck"])

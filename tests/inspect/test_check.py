@@ -10,17 +10,24 @@ import struct
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mqlake
-from mqlake import MessageStore, Severity
+from mqlake import MessageStore, RetentionConfig, Severity
 from mqlake.codec.queue_entry import ENTRY, FILLER
 from mqlake.errors import NotAStore
+from mqlake.inspect.check_queues import QueueCheck
+from mqlake.inspect.check_seals import SealCheck
 from mqlake.inspect.findings import PROMISES, Finding
+from mqlake.inspect.log_map import LogMap
 from mqlake.inspect.repair import repair
+from mqlake.inspect.scrub import scrub
 from mqlake.kernel import encode_record
 from mqlake.kernel.hosts import pack_host
 from tests.golden.stores import NAMES, GoldenStore
@@ -160,6 +167,12 @@ def missing(b: Broken) -> Place:
 
 def misnamed(b: Broken) -> Place:
     (b.path / log_file(1)).rename(b.path / "commitlog" / "aside")
+    return "commitlog/aside", None
+
+
+def apart(b: Broken) -> Place:
+    (b.path / log_file(0)).rename(b.path / "commitlog" / "aside")
+    (b.path / log_file(1)).unlink()
     return "commitlog/aside", None
 
 
@@ -388,6 +401,7 @@ DAMAGES: dict[str, Callable[[Broken], Place]] = {
     "tail-lost": tail_lost,
     "file-missing": missing,
     "file-misnamed": misnamed,
+    "file-apart": apart,
     "file-short": short,
     "file-long": long,
     "file-empty": empty,
@@ -495,6 +509,26 @@ def test_keys_that_rocketmqs_index_lacks_are_a_note(tmp_path: Path) -> None:
     assert report.findings[0].what == "index-fewer"
 
 
+@pytest.mark.parametrize("name", ["v4-mixed", "v4-delay", "v4-transactions"])
+def test_an_index_that_rocketmq_4_began_without_tags_and_we_continued_keeps_its_promises(
+    name: str, tmp_path: Path
+) -> None:
+    golden = GoldenStore(name, tmp_path)
+    kept = RetentionConfig(enabled=False)
+    MessageStore.open(golden.path, config=golden.config, retention=kept).close()
+    assert mqlake.check(golden.path).findings == ()
+    for _ in range(2):
+        with MessageStore.open(golden.path, config=golden.config, retention=kept) as store:
+            receipt = store.put(message(1, "extra", tags="new"))
+        assert mqlake.check(golden.path).findings == ()
+    index = sorted((golden.path / "index").iterdir())[-1]
+    data = bytearray(index.read_bytes())
+    offset = receipt.physical_offset.to_bytes(8, "big")
+    data[data.rindex(offset, 0, data.rindex(offset)) - 4] ^= 1  # the hash of our last key; the tag's entry follows it
+    index.write_bytes(data)
+    assert {"index-missing", "index-entry"} <= {row.what for row in mqlake.check(golden.path).findings}
+
+
 def test_an_own_checkpoint_older_than_the_log_is_a_note(broken: Broken) -> None:
     before = (broken.path / "mqlake/checkpoint").read_bytes(), (broken.path / "mqlake/positions").read_bytes()
     with MessageStore.open(broken.path) as store:
@@ -503,6 +537,16 @@ def test_an_own_checkpoint_older_than_the_log_is_a_note(broken: Broken) -> None:
     (broken.path / "mqlake/positions").write_bytes(before[1])
     report = mqlake.check(broken.path)
     assert [row.what for row in report.findings] == ["own-checkpoint-behind"]
+
+
+def test_queues_that_name_records_after_the_log_prove_a_loss(tmp_path: Path) -> None:
+    """RocketMQ closed the store, and its last log file is gone."""
+    golden = GoldenStore("v4-mixed", tmp_path)
+    sorted((golden.path / "commitlog").iterdir())[-1].unlink()
+    report = mqlake.check(golden.path, config=golden.config)
+    assert [row.what for row in report.findings if row.severity == Severity.ERROR] == ["tail-lost"]
+    repair(golden.path, config=golden.config)
+    assert mqlake.check(golden.path, config=golden.config).holds
 
 
 def test_a_broken_marker_is_not_a_lost_record(broken: Broken) -> None:
@@ -544,6 +588,23 @@ def test_files_between_two_names_are_recognised_by_their_records(broken: Broken)
         (broken.path / log_file(number)).rename(broken.path / f"{log_file(number)}.moved")
     found = [(row.what, row.file) for row in mqlake.check(broken.path).findings]
     assert found == [("file-misnamed", f"{log_file(number)}.moved") for number in (0, 1)]
+
+
+BEYOND = ["18446744073709551616", "09223372036854775808", "99999999999999999999", "09223372036854710272"]
+
+
+@pytest.mark.parametrize("folder", ["commitlog", "consumequeue/orders/0"])
+@pytest.mark.parametrize("name", BEYOND)
+def test_a_name_beyond_every_offset_is_a_finding_that_repair_mends(name: str, folder: str, broken: Broken) -> None:
+    source = sorted((broken.path / folder).iterdir())[0]
+    shutil.copyfile(source, broken.path / folder / name)
+    report = mqlake.check(broken.path)
+    assert f"{folder}/{name}" in {row.file for row in report.findings}
+    assert report.severity == mqlake.Severity.WARNING, report.findings
+    scrub(broken.path)
+    assert repair(broken.path).after.holds
+    with open_small(broken.path) as store:
+        assert len(store.read("orders", queue_id=0, limit=600)) == 300
 
 
 @pytest.mark.parametrize("kept", [(0, 2), (1, 3), (2,), (0, 3)])
@@ -612,6 +673,64 @@ WRITER = """
             store.put(message(number, queue_id=number % 3, body=b"x" * (number % 700)))
             number += 1
 """
+
+
+def test_a_check_raises_no_false_alarm_while_topics_come_and_go(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    stop = threading.Event()
+
+    def write(store: MessageStore) -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            store.put(message(number, f"short-{number % 3}", queue_id=number % 2))
+            store.put(message(number, queue_id=0))
+            if number % 2:
+                store.delete_topic(f"short-{number % 3}")
+
+    with open_small(path) as store, ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write, store)
+        try:
+            for _ in range(60):
+                report = mqlake.check(path)
+                assert report.live and report.holds, report.findings
+        finally:
+            stop.set()
+        writing.result()
+    assert mqlake.check(path).findings == ()
+
+
+MOMENTS: dict[str, tuple[type, str]] = {
+    "the ends": (SealCheck, "__init__"),
+    "the log": (LogMap, "walk"),
+    "the queues": (QueueCheck, "finish"),
+}
+
+
+@pytest.mark.parametrize("until", MOMENTS)
+def test_a_topic_that_is_deleted_during_a_check_is_no_finding(
+    until: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_small(tmp_path) as store:
+        for number in range(250):
+            store.put(message(number, "short", queue_id=0))
+        store.put(message(1))
+        eventually(lambda: store.queues("short")[0].end_offset == 250, 30)
+
+        def deleting(owner: type, name: str) -> None:
+            usual = getattr(owner, name)
+
+            def first_delete(*args: Any, **named: Any) -> Any:
+                if "short" in store.topics():
+                    store.delete_topic("short")
+                return usual(*args, **named)
+
+            monkeypatch.setattr(owner, name, first_delete)
+
+        deleting(*MOMENTS[until])
+        report = mqlake.check(tmp_path)
+        assert "short" not in store.topics()
+        assert report.live and report.holds, report.findings
 
 
 def test_a_check_of_a_live_store_raises_no_false_alarm(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from mqlake import MessageStore, NotAStore, ReadOnlyStore, check
+from mqlake.errors import SourceFailed
 from mqlake.files.layout import Layout
 from mqlake.files.names import file_name
 from mqlake.inspect.heal_source import FolderSource
@@ -165,6 +166,79 @@ def test_a_source_that_is_damaged_too_or_too_short_is_told(pair: tuple[Path, Pat
     assert [left.start for left in report.left] == [0, 3 * LOG_FILE]
     assert "do not fit the seal" in report.left[0].reason
     assert "does not have the log at" in report.left[1].reason
+
+
+@pytest.mark.parametrize("where", [45, 100], ids=["header", "body"])
+@pytest.mark.parametrize("more", [1, 200], ids=["the block grew", "the block is full"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_copy_that_ends_in_a_block_heals_it_whatever_was_appended_since(
+    tmp_path: Path, more: int, where: int, when: str
+) -> None:
+    """The seal covers the bytes of the copy and those that were appended after it, damaged before that or not."""
+    store_path, copy = tmp_path / "s", tmp_path / "copy"
+    offsets = fill(store_path, 20)
+    shutil.copytree(store_path, copy)
+    if when == "before":
+        flip(store_path, offsets[5] + where)
+    offsets += fill(store_path, more, first=20)
+    whole = log_of(store_path)
+    flip(store_path, offsets[5] + where)
+    if when == "before":
+        whole, damaged = log_of(store_path), whole
+        flip(store_path, offsets[5] + where)
+        assert log_of(store_path) == damaged
+    report = repair(store_path, source=FolderSource(copy))
+    assert report.healed is not None and report.healed.left == ()
+    assert log_of(store_path) == whole
+    assert report.after.findings == ()
+    with open_bare(store_path) as store:
+        assert served(store) == list(range(20 + more))
+
+
+def test_a_lost_last_file_is_healed_from_a_copy_though_messages_were_put_since(
+    pair: tuple[Path, Path, list[int]],
+) -> None:
+    store_path, copy, offsets = pair
+    (store_path / "commitlog" / file_name(offsets[-1] - offsets[-1] % LOG_FILE)).unlink()
+    fill(store_path, 1, first=COUNT)
+    report = repair(store_path, source=FolderSource(copy))
+    assert report.healed is not None and report.healed.left == ()
+    assert report.after.findings == ()
+    with open_bare(store_path) as store:
+        assert [m.queue_offset for m in store.read("orders", queue_id=0, limit=9, start=COUNT - 1)] == [
+            COUNT - 1,
+            COUNT,
+        ]
+
+
+def test_a_scar_without_a_seal_is_healed_from_a_copy_that_ends_soon_after_it(tmp_path: Path) -> None:
+    store_path, copy = tmp_path / "s", tmp_path / "copy"
+    offsets = fill(store_path, 20)
+    shutil.copytree(store_path, copy)
+    offsets += fill(store_path, 20, first=20)
+    shutil.rmtree(store_path / "mqlake/seals")
+    flip(store_path, offsets[18] + 100)
+    report = repair(store_path, source=FolderSource(copy))
+    assert report.healed is not None and report.healed.healed == ((offsets[18], offsets[19]),)
+    assert report.after.findings == ()
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_copy_that_ends_before_the_damage_is_told_so(tmp_path: Path, sealed: bool) -> None:
+    store_path, copy = tmp_path / "s", tmp_path / "copy"
+    fill(store_path, 20)
+    shutil.copytree(store_path, copy)
+    offsets = fill(store_path, 20, first=20)
+    if not sealed:
+        shutil.rmtree(store_path / "mqlake/seals")
+    flip(store_path, offsets[5] + 100)
+    damaged = log_of(store_path)
+    report = repair(store_path, source=FolderSource(copy))
+    assert report.healed is not None and report.healed.healed == ()
+    reasons = [left.reason for left in report.healed.left]
+    wanted = ["and the damage is after that"] * sealed + ["before it"]
+    assert [reason.endswith(f"ends at {offsets[0]}, {end}") for reason, end in zip(reasons, wanted, strict=True)]
+    assert log_of(store_path) == damaged and report.backup is None
 
 
 def test_healing_twice_changes_nothing_more(pair: tuple[Path, Path, list[int]]) -> None:
@@ -349,7 +423,7 @@ def test_a_master_that_lacks_the_range_or_is_away_is_told(pair: tuple[Path, Path
     short = Master(log_of(copy)[: offsets[-1]])
     with open_bare(store_path) as store:
         (left,) = store.heal(f"127.0.0.1:{short.port}").left
-        assert "it has no log at" in left.reason
+        assert left.reason.endswith(f"ends at {offsets[-1]}, and the damage is after that")
         short.close()
         (left,) = store.heal("127.0.0.1:1").left
         assert "no answer" in left.reason
@@ -361,3 +435,27 @@ def test_a_range_over_many_transfers_arrives_whole(pair: tuple[Path, Path, list[
     for start, end in ((0, 5), (0, 65536), (1, 70_001), (9_999, 20_001), (len(log) - 3, len(log))):
         assert source.read(start, end) == log[start:end]
     assert Layout(pair[0]).seals.is_dir()
+
+
+def test_a_source_that_says_nothing_is_given_up_after_its_first_silence() -> None:
+    """Else a repair would wait as long for every damaged range."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        source = MasterSource("127.0.0.1", server.getsockname()[1], timeout_s=0.2)
+        with pytest.raises(SourceFailed, match="no answer about the log at 100"):
+            source.read(100, 200)
+        with pytest.raises(SourceFailed, match="not asked again: it was silent about the log at 100"):
+            source.read(300, 400)
+        server.setblocking(False)
+        server.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+def test_repair_from_a_copy_shows_how_far_it_is(pair: tuple[Path, Path, list[int]]) -> None:
+    """It looks at the log twice: for the plan, and when it heals."""
+    flip(pair[0], pair[2][3] + 45)
+    told: list[tuple[int, int]] = []
+    report = repair(pair[0], source=FolderSource(pair[1]), progress=lambda done, total: told.append((done, total)))
+    assert report.healed is not None and report.healed.left == ()
+    ends = [done for done, total in told if done == total]
+    assert len(ends) >= 2

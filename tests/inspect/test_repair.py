@@ -15,14 +15,16 @@ from typing import Any
 import pytest
 
 import mqlake
-from mqlake import BadFile, MessageStore, StoreLocked, check
+from mqlake import BadFile, MessageStore, StoreConfig, StoreLocked, check
+from mqlake.codec.queue_entry import ENTRY, FILLER_SIZE
 from mqlake.errors import NotAStore
+from mqlake.inspect.dump import dump_lines
 from mqlake.inspect.fillers import fillers
 from mqlake.inspect.repair import repair
 from mqlake.kernel import check_record, dispatch_records
 from mqlake.torture.faults.damage import KINDS, damage
 from tests.golden.stores import GoldenStore
-from tests.helpers import LOG_FILE, message, open_small
+from tests.helpers import LOG_FILE, SMALL_FILES, message, open_small
 
 Served = dict[int, tuple[str, int, int, bytes]]
 SEEDS = range(3)
@@ -448,3 +450,108 @@ def test_a_damaged_spare_file_costs_no_message_and_changes_no_file_of_the_log(
     assert len(before) == 100
     assert repair(tmp_path / "s").after.severity == mqlake.Severity.NOTE
     assert served(tmp_path / "s") == before
+
+
+def change_byte(path: Path, offset: int, mask: int) -> None:
+    with (path / f"commitlog/{offset - offset % LOG_FILE:020d}").open("r+b") as file:
+        file.seek(offset % LOG_FILE)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ mask]))
+
+
+def test_each_message_is_dumped_once_after_the_last_file_was_lost(store: Path, whole: tuple[Path, Served]) -> None:
+    """Entries of the lost messages name no message, except the last one of a queue, which RocketMQ needs."""
+    lost = sorted((store / "commitlog").iterdir())[-1]
+    lost.unlink()
+    assert repair(store).after.findings == ()
+    kept = {offset for offset in whole[1] if offset < int(lost.name)}
+    with mqlake.MessageStore.open(store, read_only=True) as opened:
+        lines = list(dump_lines(opened._reading, {}, walk=False, keys=False, tags=False))
+        ends = {
+            (topic, queue.queue_id): queue.end_offset for topic in opened.topics() for queue in opened.queues(topic)
+        }
+    found = [line for line in lines if line["kind"] == "message"]
+    assert sorted(line["physicalOffset"] for line in found) == sorted(kept)
+    assert all(line["cqOffset"] == line["queueOffset"] for line in found)
+    for topic, queue_id, queue_offset, _ in whole[1].values():
+        assert ends[topic, queue_id] > queue_offset, "its queue offset is not given again"
+    for (topic, queue_id), end in ends.items():
+        own = [each[2] for offset, each in whole[1].items() if each[:2] == (topic, queue_id) and offset in kept]
+        folder = store / "consumequeue" / topic / str(queue_id)
+        entries = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+        lost_ones = list(ENTRY.iter_unpack(entries))[max(own) + 1 : end - 1]
+        assert all(entry[:2] == (int(lost.name) - LOG_FILE, FILLER_SIZE) for entry in lost_ones)
+    with open_small(store) as opened:
+        for (topic, queue_id), end in ends.items():
+            assert opened.put(message(1, topic, queue_id=queue_id)).queue_offset == end
+            assert [each.queue_offset for each in opened.read(topic, queue_id=queue_id, start=end)] == [end]
+    assert mqlake.check(store).findings == ()
+
+
+WRONG_NAMES = [f"{7 * LOG_FILE:020d}", "0" * 19, f"{1:020d}", f"{0:020d}.old"]
+
+
+@pytest.mark.parametrize("number", [0, 1, -1])
+@pytest.mark.parametrize("name", WRONG_NAMES)
+def test_a_log_file_under_any_wrong_name_costs_no_message(
+    name: str, number: int, store: Path, whole: tuple[Path, Served]
+) -> None:
+    """The oldest and the newest file too, whose place is not between the names of others."""
+    sorted((store / "commitlog").iterdir())[number].rename(store / "commitlog" / name)
+    assert "file-misnamed" in {row.what for row in mqlake.check(store).findings}
+    assert repair(store).after.severity <= mqlake.Severity.WARNING
+    assert served(store) == whole[1]
+
+
+def test_log_files_that_all_have_the_names_of_others_cost_no_message(store: Path, whole: tuple[Path, Served]) -> None:
+    for path in sorted((store / "commitlog").iterdir(), reverse=True):
+        path.rename(path.with_name(f"{int(path.name) + 9 * LOG_FILE:020d}"))
+    assert repair(store).after.severity <= mqlake.Severity.WARNING
+    assert served(store) == whole[1]
+
+
+def test_one_wrong_own_offset_does_not_place_a_file(store: Path, whole: tuple[Path, Served]) -> None:
+    """No CRC covers the offset in a record."""
+    change_byte(store, 28, 0x10)
+    (store / f"commitlog/{0:020d}").rename(store / "commitlog/aside")
+    repair(store)
+    assert served(store).keys() == whole[1].keys() - {0}
+
+
+STORE_TIME_AT, BODY_AT = 56, 88
+
+
+@pytest.mark.parametrize("apart", [20, 1])
+def test_a_wrong_store_time_before_damage_costs_no_record_after_it(apart: int, store: Path) -> None:
+    """No CRC covers a store time. One that is too high must not make leftovers of what was written later."""
+    before = served(store)
+    offsets = sorted(before)
+    change_byte(store, offsets[40 - apart] + STORE_TIME_AT + 1, 0x10)
+    change_byte(store, offsets[40] + BODY_AT, 1)
+    shutil.copytree(store, store.with_name("opened"))
+    open_small(store.with_name("opened")).close()
+    repair(store)
+    after = served(store)
+    assert after.keys() == before.keys() - {offsets[40]}
+    assert after.keys() == served(store.with_name("opened")).keys()
+
+
+@pytest.mark.parametrize("stop", ["closed by mqlake", "closed by RocketMQ"])
+@pytest.mark.parametrize("first_after", [100, 90])
+def test_a_clock_that_was_set_back_before_damage_costs_no_record_after_it(
+    stop: str, first_after: int, store: Path
+) -> None:
+    before = served(store)
+    offsets = sorted(before)
+    for offset in offsets[first_after:]:
+        with (store / f"commitlog/{offset - offset % LOG_FILE:020d}").open("r+b") as file:
+            file.seek(offset % LOG_FILE + STORE_TIME_AT)
+            time_ms = int.from_bytes(file.read(8), "big") - 3_600_000
+            file.seek(-8, 1)
+            file.write(time_ms.to_bytes(8, "big"))
+    change_byte(store, offsets[100] + BODY_AT, 1)
+    if stop == "closed by RocketMQ":
+        shutil.rmtree(store / "mqlake")
+    repair(store, config=StoreConfig(**SMALL_FILES))
+    assert served(store).keys() == before.keys() - {offsets[100]}

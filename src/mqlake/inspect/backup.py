@@ -17,6 +17,7 @@ to the target when everything in it is on disk and checked.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import os
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqlake.config import RetentionConfig, StoreConfig
-from mqlake.errors import BackupFailed, NotAStore, StoreLocked
+from mqlake.errors import BackupFailed, FileFailed, NotAStore, NotWritten, StoreLocked
 from mqlake.files.layout import Layout
 from mqlake.files.lock import writer_of
 from mqlake.files.mapped_file import MappedFile, sync_directory
@@ -86,10 +87,15 @@ def backup(source: Path, dest: Path, *, config: StoreConfig | None = None, progr
     """
     try:
         return _backup(source, dest, config, progress)
+    except NotWritten as error:  # its gate: the store's own disk is full
+        raise BackupFailed(dest, str(error), "free space on the store's disk, then try again") from error
     except OSError as error:
         where = f"{error.filename}: " if isinstance(error.filename, str) else ""
         reason = f"{where}{error.strerror or error}"
-        raise BackupFailed(dest, reason, "make room, or name another folder for the backup") from error
+        remedy = "make room, or name another folder for the backup"
+        if isinstance(error, PermissionError):
+            remedy = FileFailed.REMEDIES[errno.EACCES]
+        raise BackupFailed(dest, reason, remedy) from error
 
 
 def _backup(source: Path, dest: Path, config: StoreConfig | None, progress: Progress | None) -> Backup:
@@ -139,7 +145,7 @@ def _held(layout: Layout) -> Iterator[None]:
         yield
         return
     gates = Gates(layout.gates)
-    for name in gates.offsets():
+    for name in {path.name.removesuffix(".new") for path in layout.gates.glob("backup-*")}:
         if (owner := GATE.fullmatch(name)) is not None and not Path("/proc", owner[1]).exists():
             gates.release(name)  # its process died
     name = f"backup-{os.getpid()}-{next(_numbers)}"

@@ -14,26 +14,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE, QueueEntry
-from mqlake.config import DEFAULT_LOG_FILE_SIZE, DEFAULT_QUEUE_FILE_SIZE, StoreConfig
+from mqlake.config import DEFAULT_LOG_FILE_SIZE, DEFAULT_QUEUE_FILE_SIZE, MIN_LOG_FILE_SIZE, StoreConfig
 from mqlake.errors import typed_errors
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import MappedFile
 from mqlake.files.names import file_name
-from mqlake.inspect.check_files import broken_json, look_at_batch_queues, look_at_small_files
+from mqlake.inspect.batch_queues import BatchQueueCheck
+from mqlake.inspect.check_files import broken_json, look_at_small_files
 from mqlake.inspect.check_index import Chains, ChainWork, IndexCheck
 from mqlake.inspect.check_queues import QueueCheck
 from mqlake.inspect.check_seals import SealCheck, SealWork
 from mqlake.inspect.findings import Finding, Findings, Severity
 from mqlake.inspect.log_map import BROKEN_MARKER, MISSING, LogMap, read_ends
 from mqlake.inspect.piece import GRID, How, Looker, Part, Piece
+from mqlake.inspect.queue_files import queue_folders
 from mqlake.inspect.survey import likely_file_size, look, open_file, place
-from mqlake.kernel import count_valid_entries
+from mqlake.kernel import check_record, count_valid_entries
 from mqlake.kernel.types import BAD_CRC, BAD_LENGTHS, BAD_MAGIC, BAD_OFFSET, BAD_SIZE, NOTHING, REASONS
 from mqlake.logs.deleted_topics import deleted_topics_of
-from mqlake.store.opening import LOG_SIZE, QUEUE_SIZE, find_store, index_numbers, read_notes
+from mqlake.store.opening import LOG_SIZE, QUEUE_SIZE, find_store, index_numbers, indexed_from, read_notes
 
-MIN_LOG_FILE_SIZE = 4096
-"""No store has smaller files: a shorter one is a remnant without information."""
 CODES = {
     BAD_CRC: "record-crc",
     BAD_MAGIC: "record-magic",
@@ -97,20 +97,26 @@ class Examination:
         self._progress = progress
         self._grid = grid
         self._done = 0
+        ends = read_ends(layout, locked_here=locked_here)  # first: the files below hold all of the log before them
         self.found = look(layout.commit_log)
         likely = likely_file_size(self.found, look(layout.spare), read_notes(layout).get(LOG_SIZE, 0)) or 0
-        likely = likely if likely >= MIN_LOG_FILE_SIZE else DEFAULT_LOG_FILE_SIZE
+        if likely < MIN_LOG_FILE_SIZE:  # a remnant without information
+            likely = DEFAULT_LOG_FILE_SIZE
         self.file_size = config.commit_log.file_size_bytes or likely
         self.queue_size = config.consume_queue.file_size_bytes or self._likely_queue_size()
-        ends = read_ends(layout, locked_here=locked_here)
         written_here = ends.live and ends.limit is not None
-        if ends.live and ends.limit is None:
-            ends = ends._replace(limit=self._newest_named(), watermark=0)
         self.placement = place(self.found, self.file_size)
+        self._named = None if written_here else self._newest_named()
+        if ends.live and ends.limit is None:
+            ends = ends._replace(limit=self._named.physical_offset if self._named is not None else None, watermark=0)
+        elif not ends.live and ends.checkpoint is None and not layout.abort.exists():
+            ends = ends._replace(watermark=max(ends.watermark, self._end_of_named()))  # as recovery trusts RocketMQ
         self.log = LogMap(self.placement, self.file_size, ends)
         self._total = self.size
         self.seals = SealCheck(layout, self.log, written_here=written_here)
-        self.queues = QueueCheck(layout, self.queue_size, self.log, self.findings)
+        self._deleted_topics = deleted_topics_of(layout)  # after the ends: what was deleted before them is known
+        self.queues = QueueCheck(layout, self.queue_size, self.log, self.findings, self._deleted_topics)
+        self.batch_queues = BatchQueueCheck(layout, self.log, self.findings)
         self.index: IndexCheck | None = None
         self.index_numbers = index_numbers(layout, config.index)
         self._numbers = self.index_numbers[:2]
@@ -131,7 +137,7 @@ class Examination:
         return CheckReport(self.layout.root, rows, log.ends.live, log.first, log.end, self._took_ms)
 
     def _likely_queue_size(self) -> int:
-        files = [file for folder in self.layout.consume_queues.glob("*/*") for file in look(folder)]
+        files = [file for folder in queue_folders(self.layout.consume_queues) for file in look(folder)]
         size = likely_file_size(files, [])
         if size is not None and size % ENTRY_SIZE == 0:
             return size
@@ -139,20 +145,29 @@ class Examination:
             read_notes(self.layout).get(QUEUE_SIZE) or DEFAULT_QUEUE_FILE_SIZE
         )  # a writer may be about to create some
 
-    def _newest_named(self) -> int | None:
-        """Return the offset of the newest record that a queue names plausibly; None if there is none."""
+    def _newest_named(self) -> QueueEntry | None:
+        """Return the entry of the newest record that a queue names plausibly; None if there is none."""
         newest = None
-        files_end = max((file.start for file in self.found if file.start is not None), default=-1) + self.file_size
-        for folder in self.layout.consume_queues.glob("*/*"):
+        files_end = max(self.placement.files, default=-self.file_size) + self.file_size
+        for folder in queue_folders(self.layout.consume_queues):
             for found in reversed(look(folder)):
                 file = open_file(found.path, 0)
                 count = count_valid_entries(file.pages, files_end) if file is not None else 0
                 if file is not None and count:
                     entry = QueueEntry(*ENTRY.unpack_from(file.pages, (count - 1) * ENTRY_SIZE))
-                    if entry.size != FILLER_SIZE and (newest is None or entry.physical_offset > newest):
-                        newest = entry.physical_offset
+                    if entry.size != FILLER_SIZE and (newest is None or entry > newest):
+                        newest = entry
                     break
         return newest
+
+    def _end_of_named(self) -> int:
+        """Return the end of the newest record that a queue names; 0 if that record is not whole."""
+        if self._named is None:
+            return 0
+        offset, size, _ = self._named
+        file = self.placement.files.get(offset - offset % self.file_size)
+        is_whole = file is not None and check_record(file.pages, offset - file.start, file.size, offset, True) == size
+        return offset + size if is_whole else 0
 
     def _advance(self, by: int) -> None:
         self._done += by
@@ -167,8 +182,10 @@ class Examination:
         for start, path in self.placement.misnamed.items():
             add("file-misnamed", path, None, path.name, f"{file_name(start)}: its records say so")
         for each, why in self.placement.aside:
-            if each.start is None:
-                add("file-foreign", each.path, None, each.path.name, "only files whose names are 20 digits")
+            if each.path in self.placement.apart:
+                add("file-apart", each.path, None, why, "files of the log up to it, or no such file")
+            elif each.start is None:
+                add("file-foreign", each.path, None, each.path.name, "only files whose names are offsets, in 20 digits")
             elif why == "empty":
                 add("file-empty", each.path, None, "0 bytes", f"{self.file_size} bytes, or no file")
             else:
@@ -182,15 +199,15 @@ class Examination:
 
     def _look_at_tail(self) -> None:
         log = self.log
-        named = self._newest_named()
+        named = max(self._named.physical_offset if self._named is not None else -1, self.queues.beyond)
         file = log.file_of(log.end) or log.file_of(log.end - 1)
         if file is None:
-            if named:
+            if named >= 0:
                 self.findings.add("tail-lost", self.layout.commit_log, None, "no file", f"records up to {named}")
             return
         stopped_cleanly = not self.layout.abort.exists()
         at = log.end % self.file_size
-        if stopped_cleanly and named is not None and named >= log.end:
+        if stopped_cleanly and named >= log.end:
             told = f"the log ends at {log.end}: {REASONS.get(log.stop_reason, 'its file is missing')}"
             self.findings.add("tail-lost", file, at, told, f"a record at {named}, which a queue names")
         elif log.tail_is_dirty():
@@ -203,16 +220,16 @@ class Examination:
         index = None
         if self.index is not None:
             index = tuple((str(file.path), next_entry) for file, next_entry in self.index.files.files)
-        batch_topics = frozenset(path.name for path in self.layout.batch_queues.glob("*") if path.is_dir())
         return How(
             str(self.layout.root),
             self._grid,
             self.queue_size,
             self.config.delays_ms,
-            batch_topics,
+            self.batch_queues.topics,
             *self._numbers,
             index,
-            deleted_topics_of(self.layout),
+            self._deleted_topics,
+            indexed_from=indexed_from(self.layout),
         )
 
     def parts(self, size: int) -> list[Part]:
@@ -245,19 +262,27 @@ class Examination:
         self._look_at_log_files()
         look_at_log(self.layout, self.log, self.findings)
         self.seals.finish(seals or {}, self.findings)
+        self.queues.finish()
         if not self.log.ends.live:
             self._look_at_tail()
-        self.queues.finish()
         if self.index is not None:
             self.index.finish(chains or {})
         elif self.config.index.enabled:
             told = "files with unknown slot and entry counts"
             self.findings.add("index-numbers", self.layout.index, None, told, "maxHashSlotNum and maxIndexNum")
-        look_at_batch_queues(self.layout, self.log, self.findings)
+        self.batch_queues.finish()
+        if self.log.ends.live:
+            self._forget_deleted()
         look_at_small_files(self.layout, self.log, self.findings)
         self.broken_json = broken_json(self.layout, self.findings)
         self._took_ms += round((time.monotonic() - began) * 1000)
         return self
+
+    def _forget_deleted(self) -> None:
+        """Drop what was found in topics that were deleted since: they are marked before their files are touched."""
+        for topic, end in deleted_topics_of(self.layout).items():
+            if self._deleted_topics.get(topic) != end:
+                self.findings.forget(self.layout.consume_queues / topic)
 
     def _look(self, file: MappedFile, position: int, end: int) -> Piece:
         place = self.index.place if self.index is not None else (0, 1)

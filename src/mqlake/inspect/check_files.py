@@ -6,7 +6,6 @@ from pathlib import Path
 
 from mqlake.codec.checkpoint import CHECKPOINT_SIZE, RocketCheckpoint
 from mqlake.codec.config_json import MAX_CONFIG_BYTES, Json, read_config
-from mqlake.codec.queue_entry import BATCH_ENTRY, BATCH_ENTRY_SIZE, BatchEntry
 from mqlake.errors import BadFile
 from mqlake.files.kinds import wrong_kinds
 from mqlake.files.layout import Layout
@@ -14,8 +13,6 @@ from mqlake.files.positions import APPENDED, DISPATCHED, DURABLE, SIZE, WRITER, 
 from mqlake.files.small_files import read_small_file
 from mqlake.inspect.findings import Findings
 from mqlake.inspect.log_map import LogMap
-from mqlake.inspect.survey import look, open_file
-from mqlake.kernel import check_record
 from mqlake.logs.deleted_topics import DeletedTopics
 from mqlake.logs.scars import read_scars
 from mqlake.store.checkpoint import read_checkpoint
@@ -153,22 +150,3 @@ def _problem_of(path: Path) -> str:
     except (OSError, ValueError) as error:
         return str(error)
     return ""
-
-
-def look_at_batch_queues(layout: Layout, log: LogMap, findings: Findings) -> None:
-    """Check that each entry names a whole record. Batch queues are RocketMQ's own; mqlake does not derive them."""
-    for folder in sorted(layout.batch_queues.glob("*/*")):
-        for found in look(folder):
-            file = open_file(found.path, 0)
-            data = file.pages[:] if file is not None else b""
-            for at in range(0, len(data) - BATCH_ENTRY_SIZE + 1, BATCH_ENTRY_SIZE):
-                entry = BatchEntry(*BATCH_ENTRY.unpack_from(data, at))
-                if entry.size <= 0:
-                    break
-                if not log.first <= entry.physical_offset < log.end:
-                    continue
-                file = log.files.get(entry.physical_offset - entry.physical_offset % log.file_size)
-                place = entry.physical_offset % log.file_size
-                if file is None or check_record(file.pages, place, file.size, -1, False) != entry.size:
-                    told = f"record at {entry.physical_offset}, {entry.size} bytes"
-                    findings.add("queue-entry", found.path, at, told, "a whole record")

@@ -47,11 +47,10 @@ class IndexCheck:
         self._log = log
         self._findings = findings
         self._layout = layout
-        self._ours = layout.settings.exists()
         self._headers: list[IndexHeader] = []
         self.files = IndexFiles(slots, entries, [])
-        self._missing = 0
-        self._first_missing = -1
+        self._missing = {"index-missing": 0, "index-fewer": 0}
+        self._first_missing: dict[str, int] = {}
         self._key_count = 0
         self._surplus: list[Place] = []
         self._looks = 0
@@ -114,9 +113,13 @@ class IndexCheck:
         assert matched.began == self.place, "each piece begins where the one before ended"
         self.place = matched.ended
         self._key_count += matched.key_count
-        self._missing += matched.missing_count
-        if matched.missing_count and self._first_missing < 0:
-            self._first_missing = matched.first_missing
+        for what, count, first in (
+            ("index-missing", matched.missing_count, matched.first_missing),
+            ("index-fewer", matched.foreign_missing_count, matched.first_foreign_missing),
+        ):
+            self._missing[what] += count
+            if count:
+                self._first_missing.setdefault(what, first)
         self._surplus += matched.surplus
         for number, entry in matched.late:
             at = self.files.position_of(entry) + 12
@@ -156,9 +159,8 @@ class IndexCheck:
             if known is None:
                 known = check_index(file.pages, self._slots, self._entries, next_entry, self._log.ends.live)
             self._look_at_header(file, header, next_entry, known)
-        if self._missing:
-            what = "index-missing" if self._ours else "index-fewer"
-            told = f"{self._missing} of {self._key_count} keys, from the record at {self._first_missing}"
+        for what, first in self._first_missing.items():
+            told = f"{self._missing[what]} of {self._key_count} keys, from the record at {first}"
             self._findings.add(what, self._layout.index, None, told, "an entry for each")
         for number, entry in self._surplus:
             self._look_at_surplus(self.files.files[number][0], entry)

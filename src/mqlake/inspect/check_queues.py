@@ -10,7 +10,8 @@ A hole in the queue offsets with nothing lost around it comes from a header that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from mqlake.inspect.findings import Findings
 from mqlake.inspect.log_map import LogMap
 from mqlake.inspect.neighbours import Fix, Hole, fix_for, is_hidden, is_lost, records_inside
 from mqlake.inspect.piece import Piece, QueueRun
-from mqlake.inspect.queue_files import QueueFiles, Wrong, queue_folder
+from mqlake.inspect.queue_files import QueueFiles, Wrong, queue_folder, queue_folders
 from mqlake.inspect.survey import look
 from mqlake.kernel import StoredRecord
 
@@ -56,11 +57,19 @@ class _Queue(QueueFiles):
 class QueueCheck:
     """Takes the pieces of the log in order; `finish` checks the remaining entries."""
 
-    def __init__(self, layout: Layout, file_size: int, log: LogMap, findings: Findings) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        file_size: int,
+        log: LogMap,
+        findings: Findings,
+        deleted_topics: Collection[str] = (),
+    ) -> None:
         self._layout = layout
         self._file_size = file_size
         self._log = log
         self._findings = findings
+        self._deleted_topics = deleted_topics
         self.queues: dict[tuple[str, int], _Queue] = {}
         self.outliers: set[int] = set()
         """Records whose queue offset does not follow the one before, or with which a queue begins above 0."""
@@ -69,6 +78,8 @@ class QueueCheck:
         self.fixes: list[Fix] = []
         self.mended: set[Hole] = set()
         self.patches: list[Patch] = []
+        self.beyond = -1
+        """The newest record that a queue names after the log's end; -1 if none does."""
         self.wrong: set[tuple[str, int]] = set()
         """Queues that must be rebuilt."""
         self.refused: set[tuple[str, int]] = set()
@@ -121,15 +132,17 @@ class QueueCheck:
         for queue in self.queues.values():
             self._look_into_holes(queue)
         for topic, queue_id in self._on_disk():
+            if self._log.ends.live and topic in self._deleted_topics and not self._queue(topic, queue_id).seen:
+                continue  # its files are being removed, or it is new
             self._look_at_files(topic, queue_id)
             self._look_at_rest(topic, queue_id, self._queue(topic, queue_id))
 
     def _on_disk(self) -> Iterator[tuple[str, int]]:
-        for folder in sorted(self._layout.consume_queues.glob("*/*")):
-            if not folder.is_dir() or not (folder.name.isascii() and folder.name.isdigit()):
-                self._findings.add("foreign", folder, None, "no queue", "a folder named by a queue id")
-            else:
+        for folder in queue_folders(self._layout.consume_queues):
+            if folder.name.isascii() and folder.name.isdigit() and folder.is_dir():
                 yield folder.parent.name, int(folder.name)
+            elif os.path.lexists(folder):
+                self._findings.add("foreign", folder, None, "no queue", "a folder named by a queue id")
 
     def _find_fixes(self) -> None:
         """Examine holes first: one corrected header may explain holes in two queues."""
@@ -205,16 +218,26 @@ class QueueCheck:
             if first > number:
                 self._look_before(topic, queue_id, queue, file, number, min(first, end))
             if stop < end and not self._log.ends.live and queue.seen:
-                stop = queue.lost_end = self._end_of_lost(topic, queue_id, queue, file, max(stop, number))
+                if stop >= number:
+                    stop = queue.lost_end = self._end_of_lost(topic, queue_id, queue, file, stop)
+                    self._look_beyond(file.pages[stop * ENTRY_SIZE - file.start :][:ENTRY_SIZE])
                 self._look_behind(topic, queue_id, queue, file, max(stop, number))
         for hole in queue.holes:
             if hole.stop - hole.first <= MAX_HOLES:
                 self._look_at_hole(queue, hole)
 
+    def _look_beyond(self, entries: bytes) -> None:
+        """Note what entries name if it was after the end of the log: then messages are lost there."""
+        for offset, size, _ in ENTRY.iter_unpack(entries[: len(entries) - len(entries) % ENTRY_SIZE]):
+            if 0 < size < FILLER_SIZE and offset >= self._log.end:
+                self.beyond = max(self.beyond, offset)
+
     def _look_before(self, topic: str, queue_id: int, queue: _Queue, file: MappedFile, number: int, stop: int) -> None:
         """Check the entries before the first record: messages that retention deleted, or fillers."""
         base = file.start // ENTRY_SIZE
         data = file.pages[(number - base) * ENTRY_SIZE : (stop - base) * ENTRY_SIZE]
+        if not queue.seen and not self._log.ends.live:
+            self._look_beyond(data)
         for at, (offset, size, _) in enumerate(ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY_SIZE])):
             if not queue.seen and offset == size == 0:
                 return
@@ -281,7 +304,7 @@ class QueueCheck:
                 return
             offset, size, _ = ENTRY.unpack(here)
             wanted = self._entry_of_no_message(queue, hole)
-            if here in (wanted, before) or self._in_gap(offset):
+            if here in (wanted, before) or self._in_gap(offset) or self._is_of_no_message(here, hole):
                 continue
             position = number * ENTRY_SIZE % self._file_size
             self.patches.append(Patch(queue.path_of(number), position, wanted))
@@ -297,10 +320,24 @@ class QueueCheck:
         not begin at 0 this must be neither the first file of the log nor an earlier one: RocketMQ 5 finds the beginning
         of a queue by such offsets. Without such a file, the entry names the next message, which is delivered twice.
         """
-        first, before = self._log.first, hole.before - hole.before % self._log.file_size - self._log.file_size
-        if before > first or before == first == 0:
-            return ENTRY.pack(before, FILLER_SIZE, LOST)
-        return queue.bytes_at(hole.stop * ENTRY_SIZE, ENTRY_SIZE)
+        entry = entry_of_no_message(self._log.first, hole.before, self._log.file_size)
+        return entry or queue.bytes_at(hole.stop * ENTRY_SIZE, ENTRY_SIZE)
+
+    def _is_of_no_message(self, entry: bytes, hole: Hole) -> bool:
+        """Return whether an entry is such a filler, also of an earlier file than it would be now."""
+        offset = ENTRY.unpack(entry)[0]
+        return entry == entry_of_no_message(self._log.first, offset + self._log.file_size, self._log.file_size) and (
+            offset + self._log.file_size <= hole.before
+        )
+
+
+def entry_of_no_message(log_first: int, following: int, file_size: int) -> bytes | None:
+    """Return the entry of a lost message if the next one of its queue is at offset `following` or after it.
+
+    None if there is no file that it can name.
+    """
+    before = following - following % file_size - file_size
+    return ENTRY.pack(before, FILLER_SIZE, LOST) if before > log_first or before == log_first == 0 else None
 
 
 def show_entry(data: bytes) -> str:

@@ -96,6 +96,12 @@ class SealCheck:
                 self._take(work.start, low, findings)
         self.broken.sort()
 
+    def records_in(self, block: Range) -> list[int]:
+        """Return the physical offsets of the whole records that overlap a block of `broken`."""
+        file = self._file_at(block[0])
+        assert file is not None, "what was compared is there"
+        return list(records_over(file, block[0] - file.start, min(block[1] - file.start, file.size)))
+
     def _take(self, start: int, low: int, findings: Findings) -> None:
         block = self.block_at(start + low)
         if block is None or block[1] > self._log.end:
@@ -103,13 +109,12 @@ class SealCheck:
         self.broken.append(block)
         high = block[1] - start
         file = self._log.files[start]
-        told = f"other bytes than were sealed, in {records_text(file, low, high)}"
+        told = f"other bytes than were sealed, in {records_text(self.records_in(block))}"
         findings.add("seal-broken", file.path, low, told, f"{high - low} bytes as they were sealed")
 
 
-def records_text(file: MappedFile, low: int, high: int) -> str:
-    """Return which records of a log file overlap positions [low, high), as text."""
-    found = list(records_over(file, low, min(high, file.size)))
+def records_text(found: list[int]) -> str:
+    """Return the physical offsets of records as text."""
     if not found:
         return "no whole record"
     ends = f"{found[0]} to {found[-1]}" if len(found) > 1 else f"{found[0]}"

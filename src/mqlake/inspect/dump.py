@@ -10,6 +10,7 @@ import base64
 import hashlib
 import ipaddress
 from collections.abc import Iterator, Mapping
+from itertools import chain, groupby
 from typing import Any
 
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE
@@ -57,13 +58,21 @@ def _store_line(side: Reading, settings: Mapping[str, str]) -> Line:
 def _message_lines(side: Reading) -> Iterator[Line]:
     for topic in side.reader.topics():
         for queue in side.reader.queues(topic):
-            for offset, tags_code, physical_offset in _positions(side, topic, queue.queue_id, queue.first_offset):
-                where = {"cqTopic": topic, "cqQueueId": queue.queue_id, "cqOffset": offset}
+            batch = side.batch_queues.get(topic, queue.queue_id)
+            if batch is not None and batch.damage is not None:
+                yield {"kind": "unreadable", "cqTopic": topic, "cqQueueId": queue.queue_id, "status": str(batch.damage)}
+            entries = _positions(side, topic, queue.queue_id, queue.first_offset)
+            for physical_offset, same in groupby(entries, key=lambda entry: entry[2]):
+                first = next(same)
+                where = {"cqTopic": topic, "cqQueueId": queue.queue_id, "cqOffset": first[0]}
                 try:
                     message = StoredMessage(side.log.record_at(physical_offset))
                 except StoreError as error:
                     yield {"kind": "unreadable", **where, "status": str(error)}
                     continue
+                # The entries of lost messages may name a neighbour, whose own entry is the one with its queue offset.
+                own = (entry for entry in chain([first], same) if entry[0] == message.queue_offset)
+                where["cqOffset"], tags_code, _ = next(own, first)
                 yield {"kind": "message", **where, "tagsCode": tags_code, **record_fields(message)}
 
 

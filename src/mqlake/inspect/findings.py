@@ -38,6 +38,7 @@ CONFIGURE = "--config broker.conf"
 LOST = "its message cannot be read; readers skip it"
 REBUILT = "mqlake repair rebuilds it from the log"
 HEAL = "mqlake repair --from COPY, a backup or a replica of this log"
+ACCEPT = "mqlake repair, if there is no copy: it accepts the blocks as they are"
 
 PROMISES = {
     "record-crc": Promise(ERROR, LOST, REPAIR),
@@ -53,6 +54,9 @@ PROMISES = {
     "tail-lost": Promise(ERROR, "messages at the end of the log are lost", REPAIR),
     "file-missing": Promise(ERROR, "all messages of the file are lost, and the store does not open", REPAIR),
     "file-misnamed": Promise(ERROR, "its messages cannot be read under this name", REPAIR),
+    "file-apart": Promise(
+        ERROR, "its messages are lost: files between it and the log are missing", f"put those back, else {REPAIR}"
+    ),
     "file-short": Promise(WARNING, "the store does not open", REPAIR),
     "file-long": Promise(WARNING, "the store does not open", REPAIR),
     "file-empty": Promise(WARNING, "RocketMQ 4.9 does not start", REPAIR),
@@ -134,6 +138,12 @@ class Findings:
         """Count more findings of a kind without listing them."""
         if count:
             self._counts[what, file.relative_to(self._root).as_posix()] += count
+
+    def forget(self, folder: Path) -> None:
+        """Drop what was found in a folder."""
+        under = folder.relative_to(self._root).as_posix() + "/"
+        self._rows = [row for row in self._rows if not row.file.startswith(under)]
+        self._counts = Counter({key: count for key, count in self._counts.items() if not key[1].startswith(under)})
 
     def rows(self) -> Iterator[Finding]:
         """Return the findings, worst first, then by place. The last of a kind counts those left out."""

@@ -1,8 +1,9 @@
 """Heal damage of the log with the bytes of another copy, each of them proven.
 
-The bytes that replace a block which no longer fits its seal must fit it: both checksums, over all of the block. Those
-that replace a scar in a block without a seal must be whole records, CRC included, from its first byte to its last; and
-around it the source must have the bytes that the log has.
+The bytes that replace a block which no longer fits its seal must fit it: both checksums, over all of the block. If the
+source ends in the block, its bytes must fit together with the log's own after its end. Those that replace a scar which
+no seal proves must be whole records, CRC included, from its first byte to its last; and around it the source must have
+the bytes that the log has, as far as it goes.
 
 Bytes are written in place, through a descriptor of their own: a failed sync must not be hidden from the thread that
 syncs for puts. Mapped readers see them at once. Only pages that differ are written, and they hold nothing but bytes
@@ -186,8 +187,12 @@ class _Healing:
         if self._fits(file, start, end, sealed[1]):
             return None
         data = self._source.read(start, end)
-        if checksum_blocks(data, 0, len(data), BLOCK_BYTES) != sealed[1]:
-            return f"the bytes of {self._source.name} do not fit the seal: it is damaged there too, or of another log"
+        if _sums(data) != sealed[1]:
+            own = bytes(file.view(start - file.start, end - file.start))
+            theirs = data.rstrip(b"\0")  # a copy made earlier ends in the block, and has zeros after its end
+            data = theirs + own[len(theirs) :]
+            if _sums(data) != sealed[1]:
+                return self._why_unproven(start, end, theirs, own)
         self._write(file, start, data)
         if not self._fits(file, start, end, sealed[1]):
             return "it does not fit its seal after it was written"
@@ -197,7 +202,19 @@ class _Healing:
         return None
 
     def _fits(self, file: MappedFile, start: int, end: int, sums: bytes) -> bool:
-        return checksum_blocks(file.view(start - file.start, end - file.start), 0, end - start, BLOCK_BYTES) == sums
+        return _sums(file.view(start - file.start, end - file.start)) == sums
+
+    def _why_unproven(self, start: int, end: int, theirs: bytes, own: bytes) -> str:
+        """Say why the bytes of the source do not fit the seal of a block. `theirs` end where the source does."""
+        name, stop = self._source.name, start + len(theirs)
+        if not theirs:
+            return f"{name} ends before it"
+        if own.startswith(theirs):
+            return f"{name} ends at {stop}, and the damage is after that"
+        if any(own[len(theirs) :]):
+            others = "there is damage after its end too, or it is damaged itself, or of another log"
+            return f"{name} ends at {stop}; with the bytes that follow here it does not fit the seal: {others}"
+        return f"the bytes of {name} do not fit the seal: it is damaged there too, or of another log"
 
     def _heal_scar(self, file: MappedFile, start: int, end: int) -> str | None:
         """Replace a scar, unless its blocks were healed already; return why it could not be."""
@@ -230,14 +247,20 @@ class _Healing:
         if first == start and stop == end:
             return "nothing around it shows that the source has the same log"
         data = self._source.read(first, stop)
-        before, after = data[: start - first], data[end - first :]
-        if before != file.pages[first - file.start : start - file.start]:
-            return f"{self._source.name} has other bytes before it"
-        if after != file.pages[end - file.start : stop - file.start]:
-            return f"{self._source.name} has other bytes after it"
-        reason = _are_records(data, start - first, end - first, first, file.end - first)
+        name, its_end = self._source.name, first + len(data.rstrip(b"\0"))
+        if data[: start - first] != file.pages[first - file.start : start - file.start]:
+            return f"{name} ends at {its_end}, before it" if its_end < start else f"{name} has other bytes before it"
+        is_short = len(data) < end - first
+        reason = None if is_short else _are_records(data, start - first, end - first, first, file.end - first)
+        if is_short or (reason is not None and its_end < end):
+            return f"{name} ends at {its_end}, before this range does"
         if reason is not None:
-            return f"{self._source.name} has no whole records there: {reason}"
+            return f"{name} has no whole records there: {reason}"
+        after = data[end - first : max(end, its_end) - first]
+        if after != file.pages[end - file.start : end - file.start + len(after)]:
+            return f"{name} has other bytes after it"
+        if first == start and not after:
+            return f"{name} ends at {end}, and nothing before it shows that it has the same log"
         self._write(file, start, data[start - first : end - first])
         return _are_records(file.pages, start - file.start, end - file.start, file.start, file.size)
 
@@ -256,6 +279,10 @@ class _Healing:
                     raise file_error(file.path, "written", len(part), OSError("a short write"))
                 self._written += len(part)
             os.fdatasync(descriptor)
+
+
+def _sums(data: Readable) -> bytes:
+    return checksum_blocks(data, 0, len(data), BLOCK_BYTES)
 
 
 def _differs(file: MappedFile, position: int, data: bytes) -> bool:

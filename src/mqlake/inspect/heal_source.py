@@ -22,7 +22,10 @@ class Source(Protocol):
     name: str
 
     def read(self, start: int, end: int) -> bytes:
-        """Return the bytes [start, end) of the log; SourceFailed if it does not have all of them."""
+        """Return the bytes [start, end) of the log, fewer if it ends before; SourceFailed if it has none of them.
+
+        After its end there may be zeros: files of a log have their full size from the beginning.
+        """
 
 
 class FolderSource:
@@ -36,13 +39,15 @@ class FolderSource:
             raise NotAStore(path, "it has no files of a log", "name a store or a backup of this log, or HOST:PORT")
 
     def read(self, start: int, end: int) -> bytes:
-        parts = []
+        parts: list[bytes] = []
         position = start
         while position < end:
             at = bisect_right(self._files, position, key=lambda file: file[0]) - 1
             first, size = self._files[at] if at >= 0 else (0, 0)
             stop = min(end, first + size)
             if stop <= position:
+                if parts and at == len(self._files) - 1:
+                    break
                 raise SourceFailed(self.name, f"it does not have the log at {position}")
             parts.append(self._read_file(first, position - first, stop - position))
             position = stop

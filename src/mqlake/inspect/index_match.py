@@ -35,6 +35,39 @@ class Matched(NamedTuple):
     """Entries that match no key here."""
     late: list[Place]
     """Entries that match their key, but not its time."""
+    foreign_missing_count: int = 0
+    """Keys without an entry where RocketMQ wrote the index; `missing_count` has the others."""
+    first_foreign_missing: int = -1
+
+    def as_foreign(self) -> Matched:
+        """Return the same as the result of a part of the index that RocketMQ wrote."""
+        return self._replace(
+            missing_count=0,
+            first_missing=-1,
+            foreign_missing_count=self.missing_count,
+            first_foreign_missing=self.first_missing,
+        )
+
+    def then(self, ours: Matched) -> Matched:
+        """Return the result of a foreign part and the part after it, which is ours."""
+        return ours._replace(
+            began=self.began,
+            key_count=self.key_count + ours.key_count,
+            surplus=self.surplus + ours.surplus,
+            late=self.late + ours.late,
+            foreign_missing_count=self.foreign_missing_count,
+            first_foreign_missing=self.first_foreign_missing,
+        )
+
+
+def nothing_matched(place: Place) -> Matched:
+    return Matched(place, place, 0, 0, -1, [], [])
+
+
+def split_keys(keys: bytes, offset: int) -> tuple[bytes, bytes]:
+    """Split keys, which are in the order of the log, at a physical offset."""
+    count = bisect_left(range(len(keys) // KEY.size), offset, key=lambda at: KEY.unpack_from(keys, at * KEY.size)[1])
+    return keys[: count * KEY.size], keys[count * KEY.size :]
 
 
 class IndexFiles:

@@ -21,6 +21,7 @@ from mqlake.inspect.survey import Placement
 from mqlake.kernel import StoredRecord, check_record, find_record, walk_records
 from mqlake.kernel.types import BAD_MAGIC, BAD_SIZE, BLANK, NOTHING, REACHED_END
 from mqlake.logs.commit_log import MARKER, MARKER_MAGIC, MARKER_SIZE
+from mqlake.logs.damage import is_leftover
 from mqlake.store.checkpoint import Checkpoint, read_checkpoint
 from mqlake.store.recovery import is_latest
 
@@ -93,6 +94,7 @@ class LogMap:
         """The starts of pieces in which the store time decreases."""
         self.bad_ports: list[BadPort] = []
         self.last_timestamp = 0
+        """The newest store time of the last piece with records."""
         self.stop_reason = NOTHING
         """Why there is no record at the end."""
 
@@ -101,6 +103,11 @@ class LogMap:
         """The last offset that the walk may reach."""
         files_end = max(self.files, default=self.first - self.file_size) + self.file_size
         return files_end if self.ends.limit is None else min(self.ends.limit, files_end)
+
+    @property
+    def _known_end(self) -> int:
+        """The log certainly reaches this offset."""
+        return max(self.ends.watermark, self.ends.limit or 0)
 
     def limit_in(self, file: MappedFile) -> int:
         """Return the position in a file that its records must not exceed."""
@@ -139,8 +146,7 @@ class LogMap:
         if told != self.file_size - at:
             self.markers.append((file.start + at, told))
         following = file.start + self.file_size
-        known = max(self.ends.watermark, self.ends.limit or 0)
-        if following in self.files or following <= known:
+        if following in self.files or following <= self._known_end:
             self.end = following  # the log continues in the next file, even if it is empty or does not exist yet
 
     def _walk_run(self, file: MappedFile, position: int, end: int, look: Look) -> tuple[int, int]:
@@ -162,9 +168,8 @@ class LogMap:
         for start, stop in ranges:
             found = find_record(file.pages, start, stop, file.start, True)
             if found < stop:
-                # Remains of an earlier use of the file are older than the records before them.
-                newest = walk_records(file.pages, found, end, file.start, False).last_timestamp
-                if newest >= self.last_timestamp:
+                # As in recovery: what is before the known end belongs to the log, whatever its times say.
+                if file.start + found <= self._known_end or not is_leftover(file, found, end, self._time_before()):
                     return found
                 break
         for start, stop in ranges:
@@ -174,6 +179,14 @@ class LogMap:
                     return marker
                 marker = file.pages.find(MAGIC, marker + 5, stop) - 4
         return end
+
+    def _time_before(self) -> int:
+        """Return the store time of the last whole record so far; 0 if there is none."""
+        if not self.runs:
+            return 0
+        start, end = self.runs[-1]
+        file = self.files[start - start % self.file_size]
+        return walk_records(file.pages, start - file.start, end - file.start, file.start, False).last_timestamp
 
     def _reason(self, file: MappedFile, at: int, why: int) -> int:
         """Return what is wrong at the start of a gap. A marker with one wrong bit or field is no lost record."""

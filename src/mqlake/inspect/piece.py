@@ -15,7 +15,7 @@ from typing import NamedTuple
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import MappedFile
-from mqlake.inspect.index_match import IndexFiles, Matched, Place
+from mqlake.inspect.index_match import IndexFiles, Matched, Place, nothing_matched, split_keys
 from mqlake.inspect.queue_files import QueueFiles, Wrong, queue_folder
 from mqlake.inspect.survey import open_file
 from mqlake.kernel import StoredRecord, dispatch_records, find_record, survey_records
@@ -82,6 +82,8 @@ class How(NamedTuple):
     """Deleted topics: their records before these offsets are in no queue."""
     queues: bool = True
     """Whether queues are checked."""
+    indexed_from: int = 0
+    """The entries of the index before this offset are RocketMQ's; 1 << 62 if all are."""
 
 
 class Part(NamedTuple):
@@ -121,7 +123,7 @@ class Looker:
         found = survey_records(file.pages, position, end, file.start, size)
         stop = found.position
         runs, keys = self._harvest(file, position, stop, tags=True)
-        matched = Matched(place, place, 0, 0, -1, [], [])
+        matched = nothing_matched(place)
         if self._how.index_files is not None and keys:
             matched = self.match(file, position, stop, place, keys)
         return Piece(
@@ -142,7 +144,14 @@ class Looker:
         def keys_of(tags: bool) -> bytes:
             return keys if tags and keys is not None else self._harvest(file, position, stop, tags=tags)[1]
 
-        return self.index.match_either(place, keys_of)
+        border = self._how.indexed_from
+        if border <= file.start + position:
+            return self.index.match_either(place, keys_of)
+        foreign = self.index.match_either(place, lambda tags: split_keys(keys_of(tags), border)[0]).as_foreign()
+        if border >= file.start + stop:
+            return foreign
+        ours = self.index.match_either(foreign.ended, lambda tags: split_keys(keys_of(tags), border)[1])
+        return foreign.then(ours)
 
     def _harvest(self, file: MappedFile, position: int, stop: int, *, tags: bool) -> tuple[list[Run], bytes]:
         how = self._how

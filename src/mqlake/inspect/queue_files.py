@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import NamedTuple
 from mqlake.codec.queue_entry import ENTRY_SIZE
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import MappedFile
-from mqlake.files.names import file_name
+from mqlake.files.names import file_name, folder_names
 from mqlake.inspect.findings import MAX_ROWS
 from mqlake.inspect.survey import look, open_file
 from mqlake.logs.topic_table import can_be_folder
@@ -27,6 +28,15 @@ class Wrong(NamedTuple):
 def queue_folder(layout: Layout, topic: str, queue_id: int) -> Path:
     """Return the folder of a queue. A damaged topic name that cannot be a folder gives one that does not exist."""
     return layout.consume_queues / (topic if can_be_folder(topic) else "?") / str(queue_id)
+
+
+def queue_folders(directory: Path) -> list[Path]:
+    """Return what the folders of topics hold, in order. A topic that is deleted meanwhile is left out."""
+    found = []
+    for topic in folder_names(str(directory)):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            found += [directory / topic / name for name in os.listdir(directory / topic)]
+    return sorted(found)
 
 
 class QueueFiles:

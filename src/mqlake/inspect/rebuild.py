@@ -28,9 +28,11 @@ from mqlake.errors import NotAStore
 from mqlake.files.layout import Layout
 from mqlake.files.lock import StoreLock, writer_of
 from mqlake.files.mapped_file import sync_directory, sync_file
+from mqlake.files.names import start_of
 from mqlake.files.positions import Positions
 from mqlake.inspect.assemble import Built, BuiltIndex, BuiltQueue, KeyRun, QueueWork, Site, Work, index_works
 from mqlake.inspect.harvest import Part, Piece, StagedRun, Staging, Walk, harvest_at, parts_of
+from mqlake.inspect.queue_files import queue_folders
 from mqlake.logs.consume_queues import BatchQueues, QueueEnds
 from mqlake.logs.scars import Scars
 from mqlake.logs.topic_table import can_be_folder
@@ -167,7 +169,7 @@ class Rebuild:
         """Return the queues of the log, of the disk and of the checkpoint, without deleted topics."""
         checkpoint = self._checkpoint
         ends = checkpoint.queue_ends if checkpoint is not None and self._end >= checkpoint.dispatched else {}
-        folders = (path for path in self._layout.consume_queues.glob("*/*") if path.name.isdigit() and path.is_dir())
+        folders = (path for path in queue_folders(self._layout.consume_queues) if path.name.isdigit() and path.is_dir())
         here = {(path.parent.name, int(path.name)) for path in folders}
         known = {(topic, i) for topic, of in ends.items() for i in of}
         deleted = self._deleted_topics.keys() - {topic for topic, _ in runs}
@@ -246,7 +248,7 @@ class Rebuild:
             (self._place / name).rename(layout.root / name)
         sync_directory(layout.root)
         self._sync_log()
-        keep_notes(layout, self._config)
+        keep_notes(layout, self._config, indexed_from=0)
         write_checkpoint(layout, self._new_checkpoint(store, queues, index, generation))
         if not had_abort:
             layout.abort.unlink()
@@ -255,7 +257,7 @@ class Rebuild:
     def _keep_strangers(self) -> None:
         """Keep files in the folders of queues that belong to no queue, as recovery does."""
         for path in self._layout.consume_queues.rglob("*"):
-            if path.is_file() and not (len(path.name) == 20 and path.name.isdigit()):
+            if path.is_file() and start_of(path.name) is None:
                 place = self._layout.set_aside / path.relative_to(self._layout.consume_queues)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 path.rename(place)

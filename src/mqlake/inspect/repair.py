@@ -4,6 +4,10 @@ The log first: every file gets its right name and size, every range without a re
 (or an end-of-file marker if it reaches the end of its file), and bytes after the end become zeros. Then the store is
 opened as after an unclean stop, which rebuilds everything derived.
 
+A block that differs from its seal and cannot be healed is accepted as it is: its seal, which tells that, is kept in the
+backup and dropped, and the block is sealed anew at the end. That is a step of the plan, because from then on nothing
+shows that its records may be damaged.
+
 RocketMQ skips a filler in recovery, and enters it into no queue and no index (`fillers`). The queue offset of a lost
 message is not reused: its entry becomes a filler.
 
@@ -18,11 +22,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from mqlake.codec.config_json import MAX_CONFIG_BYTES
 from mqlake.codec.queue_entry import ENTRY
+from mqlake.codec.seal_file import BLOCK_BYTES, MAX_SIZE
 from mqlake.config import RetentionConfig, StoreConfig
 from mqlake.errors import NotAStore, StoreLocked
 from mqlake.files.kinds import WrongKind, wrong_kinds
@@ -30,9 +36,12 @@ from mqlake.files.layout import Layout
 from mqlake.files.lock import StoreLock, writer_of
 from mqlake.files.mapped_file import MappedFile, sync_directory
 from mqlake.files.names import file_name
+from mqlake.files.place import home_expanded
 from mqlake.files.small_files import read_small_file, replace_file
 from mqlake.inspect.check import CheckReport, Examination, Progress
 from mqlake.inspect.check_files import parsed
+from mqlake.inspect.check_queues import entry_of_no_message
+from mqlake.inspect.check_seals import records_text
 from mqlake.inspect.fillers import closing, fillers
 from mqlake.inspect.findings import Severity
 from mqlake.inspect.heal import HealReport, heal
@@ -40,10 +49,11 @@ from mqlake.inspect.heal_source import Source
 from mqlake.inspect.log_map import Gap
 from mqlake.inspect.repair_backup import Backup, copy_store
 from mqlake.inspect.survey import MOVED, FoundFile
+from mqlake.kernel import checksum_blocks
 from mqlake.logs.commit_log import MARKER, MARKER_MAGIC
 from mqlake.logs.consume_queue import ConsumeQueue
 from mqlake.logs.consume_queues import ConsumeQueues
-from mqlake.logs.seals import Seals
+from mqlake.logs.seals import Range, Seals
 from mqlake.logs.topic_table import can_be_folder
 from mqlake.store.index_numbers import require_known
 from mqlake.store.opening import find_store
@@ -74,6 +84,8 @@ class RepairReport(NamedTuple):
     after: CheckReport
     healed: HealReport | None = None
     """What was healed from another copy, if one was named."""
+    accepted_count: int = 0
+    """Records in blocks that differ from their seals and were accepted as they are: nothing proves them."""
 
 
 Confirm = Callable[[CheckReport, list[Action]], bool]
@@ -98,7 +110,7 @@ def repair(
     if writer:
         raise StoreLocked(layout.root, writer)
     if to is not None:
-        layout = _copy(layout, Path(to))
+        layout = _copy(layout, home_expanded(to))
     if source is not None:
         return _heal(layout, config or StoreConfig(), source, confirm, progress)
     wrong = wrong_kinds(layout)
@@ -113,12 +125,14 @@ def repair(
         work.move_wrong_kinds()
         if not can_be_locked:  # until now: nothing may be changed before it is confirmed
             held.callback(StoreLock(layout.lock).release)
+        work.accept_blocks()
         work.mend_log()
         work.mend_derived()
         work.mend_config()
     work.rebuild()
     after = work.mend_entries()
-    return RepairReport(layout.root, before, tuple(actions), True, work.backup.folder, after)
+    backup, accepted = work.backup.folder, work.accepted_count
+    return RepairReport(layout.root, before, tuple(actions), True, backup, after, accepted_count=accepted)
 
 
 def _copy(layout: Layout, target: Path) -> Layout:
@@ -140,7 +154,7 @@ def _heal(
             return RepairReport(layout.root, before, tuple(actions), not actions, None, before)
         _make_whole_files(examined)
     settings = replace(config, retention=RetentionConfig(enabled=False))
-    healed = _heal_opened(layout, settings, source)
+    healed = _heal_opened(layout, settings, source, progress)
     after = Examination(layout, config).walk().report()
     if after.severity == Severity.WARNING:  # the log is whole, what is derived is not
         after = repair(layout.root, config=config).after
@@ -170,10 +184,10 @@ def _make_whole_files(examined: Examination) -> None:
     sync_directory(layout.commit_log)
 
 
-def _heal_opened(layout: Layout, config: StoreConfig, source: Source) -> HealReport:
+def _heal_opened(layout: Layout, config: StoreConfig, source: Source, progress: Progress | None) -> HealReport:
     store = open_writer(layout.root, config)
     try:
-        healed = heal(store, source)
+        healed = heal(store, source, progress=progress)
     finally:
         store.close()
     if healed.rebuilds_index:
@@ -190,9 +204,10 @@ class _Repair:
         self.layout = layout
         self.backup = Backup(layout)
         self.examined = Examination(layout, config, progress, locked_here=True).walk()
-        # When the store is opened, there may be no file left that shows the sizes.
+        # When the store is opened, there may be no file left that shows the sizes. A repair deletes no old files.
         self.config = replace(
             config,
+            retention=RetentionConfig(enabled=False),
             commit_log=replace(config.commit_log, file_size_bytes=self.examined.file_size),
             consume_queue=replace(config.consume_queue, file_size_bytes=self.examined.queue_size),
             index=replace(
@@ -206,7 +221,7 @@ class _Repair:
         sick = [row for row in self.examined.findings.rows() if row.severity > Severity.NOTE]
         if sick and config.index.enabled:
             require_known(layout, self.examined.index_numbers)
-        # What seals show can only be healed from a copy.
+        # What seals show is accepted; nothing of the store itself changes.
         self._touches_store = layout.abort.exists() or any(
             not row.what.startswith(("config-", "seal-")) for row in sick
         )
@@ -215,7 +230,7 @@ class _Repair:
 
     def plan(self) -> list[Action]:
         """Return the steps, in order."""
-        actions = [*self._plan_for_files(), *self._plan_for_bytes()]
+        actions = [*self._plan_for_files(), *self._plan_for_bytes(), *self._plan_for_blocks()]
         if self._touches_store:
             actions.append(Action("rebuild", "", None, None, "queues, index and checkpoints, from the log"))
         for path in self.examined.seals.unusable:
@@ -259,6 +274,34 @@ class _Repair:
             end = self._log.end
             yield self._action("zero-tail", self._path(end), end % self._size, None, "after the end of the log")
 
+    def _plan_for_blocks(self) -> Iterator[Action]:
+        for (start, end), records in self._accepted:
+            told = self._path(start), start % self._size, end - start
+            yield self._action(
+                "accept", *told, f"{records_text(records)}, unproven: heal them first (--from) if there is a copy"
+            )
+
+    @cached_property
+    def _accepted(self) -> list[tuple[Range, list[int]]]:
+        """Blocks that differ from their seals and still will when the log is mended, with their records of now."""
+        seals, writes = self.examined.seals, self._writes()
+        accepted = []
+        for start, end in seals.broken:
+            file, sealed = self._log.files[start - start % self._size], seals.seals.sums_at(start)
+            data = bytearray(file.pages[start - file.start : end - file.start])
+            for offset, mended in writes:
+                low, high = max(start, offset), min(end, offset + len(mended))
+                if low < high:
+                    data[low - start : high - start] = mended[low - offset : high - offset]
+            if sealed is None or checksum_blocks(data, 0, len(data), BLOCK_BYTES) != sealed[1]:
+                accepted.append(((start, end), seals.records_in((start, end))))
+        return accepted
+
+    @property
+    def accepted_count(self) -> int:
+        """Return how many records lie in blocks that are accepted."""
+        return len({record for _, records in self._accepted for record in records})
+
     def _action(self, what: str, path: Path, offset: int | None, length: int | None, why: str) -> Action:
         return Action(what, path.relative_to(self.layout.root).as_posix(), offset, length, why)
 
@@ -291,6 +334,16 @@ class _Repair:
             self.backup.move_wrong_kind(each.path)
 
     # ---- the log
+
+    def accept_blocks(self) -> None:
+        """Drop the seals that their blocks do not fit, once they are in the backup."""
+        broken = self.examined.seals.broken
+        seals = Seals(self.layout, self._size, writable=True)
+        for start in sorted({start - start % self._size for start, _ in broken}):
+            path = seals.folder / file_name(start)
+            self.backup.keep_range(path, 0, read_small_file(path, MAX_SIZE))
+        self.backup.seal()
+        seals.forget(broken)
 
     def mend_log(self) -> None:
         if not self._touches_store:
@@ -376,6 +429,7 @@ class _Repair:
             wrong = (topic, queue_id) in queues.wrong or bool(self._log.gaps)
             if queue.known and wrong and (queue.seen or not self._log.runs or (topic, queue_id) in queues.refused):
                 self.backup.move(queue.directory)
+        self.examined.batch_queues.rebuild(self.backup)
         for path in sorted(self.layout.index.glob("*")):
             self.backup.move(path)
         for path in (self.layout.own_checkpoint, self.layout.positions, self.layout.scars):
@@ -394,18 +448,26 @@ class _Repair:
                 replace_file(path, read_small_file(_bak(path), MAX_CONFIG_BYTES), self.layout.scratch)
 
     def rebuild(self) -> None:
-        """Open the store as after an unclean stop, and continue its queues at their old ends."""
-        if not self._touches_store:
+        """Open the store as after an unclean stop, continue its queues at their old ends, and seal what was changed."""
+        changed = list(self.examined.seals.broken)
+        if not self._touches_store and not changed:
             return
         store = open_writer(self.layout.root, self.config)
         try:
-            store.dispatcher.run(lambda: self._continue_queues(store.queues))
+            if self._touches_store:
+                store.dispatcher.run(lambda: self._continue_queues(store.queues))
+                changed += [(offset, offset + len(data)) for offset, data in self._writes()]
+            with store.sealer.lock:
+                for block in changed:
+                    store.sealer.healed(*block)
+                    store.sealer.reseal(*block)
         finally:
             store.close()
 
     def _continue_queues(self, queues: ConsumeQueues) -> None:
+        no_message = entry_of_no_message(self._log.first, self._log.end, self._size)
         for topic, queue_id, end in self._ends():
-            _continue_from(queues.get_or_create(topic, queue_id), end)
+            _continue_from(queues.get_or_create(topic, queue_id), end, no_message)
 
     def _ends(self) -> Iterator[tuple[str, int, int]]:
         """Return the old ends of queues that lost their last messages: those queue offsets must not be reused."""
@@ -440,17 +502,18 @@ class _Repair:
         return Examination(self.layout, self.config).walk().report()
 
 
-def _continue_from(queue: ConsumeQueue, end: int) -> None:
+def _continue_from(queue: ConsumeQueue, end: int, no_message: bytes | None) -> None:
     """Fill a queue up to `end` with entries of lost messages.
 
     RocketMQ takes the last entry of a queue for the end of what is dispatched, so it must name a message. It names the
-    last one of the queue, which consumers get once more for each such entry.
+    last one of the queue, which consumers get once more. So do the others if no file can be named instead.
     """
     last = queue.last_entry
     if last is None:
         queue.fill_to(end)
     elif queue.end < end:
-        queue.write(queue.end, ENTRY.pack(*last) * (end - queue.end))
+        named = ENTRY.pack(*last)
+        queue.write(queue.end, (no_message or named) * (end - queue.end - 1) + named)
 
 
 def _bak(path: Path) -> Path:

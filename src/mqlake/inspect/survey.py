@@ -10,13 +10,14 @@ import errno
 import os
 import stat
 from collections import Counter
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from math import gcd
 from pathlib import Path
 from typing import NamedTuple
 
 from mqlake.files.mapped_file import MappedFile
-from mqlake.files.names import file_name
+from mqlake.files.names import LAST_START, start_of
 from mqlake.kernel import check_record, find_record
 from mqlake.logs.commit_log import MARKER_MAGIC, MARKER_SIZE
 
@@ -58,11 +59,6 @@ def look(directory: Path) -> list[FoundFile]:
         if not stat.S_ISDIR(status.st_mode):
             found.append(FoundFile(Path(entry.path), start_of(entry.name), status.st_size))
     return found
-
-
-def start_of(name: str) -> int | None:
-    """Return the offset in the name of a file."""
-    return int(name) if name.isascii() and name.isdigit() and name == file_name(int(name)) else None
 
 
 def open_file(path: Path, start: int) -> MappedFile | None:
@@ -113,22 +109,28 @@ def marked_size(found: FoundFile) -> int:
 
 
 def own_start(file: MappedFile, file_size: int) -> int | None:
-    """Return the start of a log file according to its records; None if it has none."""
+    """Return the start of a log file according to its records; None if it has none.
+
+    No CRC covers the offset in a record, so one that places the file elsewhere needs a second one, if there is one.
+    """
     if file.start >= 0:
         if check_record(file.pages, 0, file.size, file.start, True) > 0:
             return file.start
         if find_record(file.pages, 0, file.size, file.start, True) < file.size:
             return file.start
+    claims: Counter[int] = Counter()
     at = file.pages.find(MAGIC_START, 4) - 4
     for _ in range(MAX_TRIES):
         if at < 0:
             break
         if check_record(file.pages, at, file.size, -1, True) > 0:
             start = int.from_bytes(file.pages[at + OFFSET_AT : at + OFFSET_AT + 8], "big", signed=True) - at
-            if start >= 0 and start % file_size == 0:
-                return start
+            if 0 <= start <= LAST_START and start % file_size == 0:
+                claims[start] += 1
+                if claims[start] > 1:
+                    break
         at = file.pages.find(MAGIC_START, at + 5) - 4
-    return None
+    return claims.most_common(1)[0][0] if claims else None
 
 
 class Placement(NamedTuple):
@@ -140,6 +142,8 @@ class Placement(NamedTuple):
     """Those of them with a wrong name."""
     aside: list[tuple[FoundFile, str]]
     """Files that are not part of the log, and why."""
+    apart: frozenset[Path] = frozenset()
+    """Those of them with records for a place that no file has, but far from the log."""
 
 
 def place(found: list[FoundFile], file_size: int) -> Placement:
@@ -147,7 +151,7 @@ def place(found: list[FoundFile], file_size: int) -> Placement:
     files: dict[int, MappedFile] = {}
     misnamed: dict[int, Path] = {}
     aside: list[tuple[FoundFile, str]] = []
-    strays: list[tuple[FoundFile, int]] = []
+    strays: dict[int, FoundFile] = {}
     blank: list[tuple[FoundFile, MappedFile]] = []
     for each in found:
         file = open_file(each.path, -1 if each.start is None else each.start)
@@ -159,24 +163,48 @@ def place(found: list[FoundFile], file_size: int) -> Placement:
             blank.append((each, file))
         elif start == each.start and start % file_size == 0:
             files[start] = file
+        elif start in strays or start % file_size:
+            aside.append((each, _of_file(start)))
         else:
-            strays.append((each, start))
+            strays[start] = each
     named = (start_of(each.path.name.removesuffix(MOVED)) for each in found)
     names = [start for start in named if start is not None and start % file_size == 0]
-    for each, start in strays:
-        known = start % file_size == 0 and min(names, default=start) <= start <= max(names, default=start) + file_size
-        if start in files or not known:
-            aside.append((each, f"records of the file that starts at {start}"))
-        else:
-            misnamed[start] = each.path
-            files[start] = MappedFile.open(each.path, start, each.size, writable=False)
+    for start in _continuing(files, strays, names, file_size):
+        misnamed[start] = strays[start].path
+        files[start] = MappedFile.open(misnamed[start], start, strays[start].size, writable=False)
+    left = {start: each for start, each in strays.items() if start not in misnamed}
+    apart = frozenset(each.path for start, each in left.items() if start not in files)
+    aside += [(each, _of_file(start)) for start, each in left.items()]
     for each, file in blank:
         if each.start is None or each.start in files or each.start % file_size:
             aside.append((each, "no record"))
         else:
             files[each.start] = file
     _drop_what_is_far(files, file_size, aside, {file.start for _, file in blank})
-    return Placement(files, misnamed, aside)
+    return Placement(files, misnamed, aside, apart)
+
+
+def _of_file(start: int) -> str:
+    return f"records of the file that starts at {start}"
+
+
+def _continuing(
+    files: Collection[int], strays: Collection[int], names: Collection[int], file_size: int
+) -> Iterator[int]:
+    """Yield the starts of strays that belong to the log: between other files of it, or adjacent to one.
+
+    If every file has a wrong name, the one in the middle begins, and as many as there are may be missing between two.
+    """
+    left = sorted(set(strays).difference(files))
+    if files:
+        low, high, reach = min([*files, *names]), max([*files, *names]), file_size
+    elif left:
+        low = high = left[len(left) // 2]
+        reach = file_size * len(left)
+    while near := [start for start in left if low - reach <= start <= high + reach]:
+        yield from near
+        low, high = min(low, *near), max(high, *near)
+        left = [start for start in left if start not in near]
 
 
 def _drop_what_is_far(
