@@ -231,11 +231,12 @@ REFUSED: list[tuple[int, dict[str, str], bytes]] = [
     (34, {}, json.dumps({"clientID": "c", "consumerDataSet": [{"groupName": "others"}]}).encode()),
     (41, {}, json.dumps({"consumerGroup": "others", "clientId": "c", "mqSet": []}).encode()),
     (400, {}, json.dumps({"consumerGroup": "billing", "topic": "alarms"}).encode()),
-    (200151, {}, json.dumps({"acks": [{"c": "others", "t": "orders"}]}).encode()),
+    (200151, {}, json.dumps({"acks": [{"c": "others", "t": "orders", "q": 0, "so": 0, "pt": 1}]}).encode()),
     (105, {"topic": "%RETRY%others"}, b""),
     (370, {"topic": "bills", "recallHandle": "x"}, b""),
     (222, {"topic": "orders", "group": "others", "timestamp": "0"}, b""),
-    *((code, {"topic": "orders"}, b"") for code in (17, 215, 216, 25, 26, 200, 207, 21, 201, 43, 100, 9999)),
+    (321, {"topic": "orders", "queueId": "0", "index": "0", "count": "1", "consumerGroup": "others"}, b""),
+    *((code, {"topic": "orders"}, b"") for code in (17, 215, 216, 25, 26, 200, 207, 21, 201, 43, 100, 317, 2003, 9999)),
 ]
 
 

@@ -11,9 +11,12 @@ import pytest
 
 from mqlake.broker.connection import HIGH_BYTES
 from mqlake.broker.in_thread import BrokerThread
+from mqlake.broker.membership import _compiled
 from mqlake.kernel import Command, encode_command
+from mqlake.remoting.bodies import ConsumerData, Heartbeat, Subscription, decode_records, write_json
 from mqlake.remoting.codes import RequestCode
 from mqlake.remoting.command import request
+from tests.broker.test_pop import pop_fields
 from tests.broker.wire import Wire, pull_fields
 
 
@@ -125,6 +128,61 @@ def test_a_number_of_more_than_64_bits_is_refused_by_name(wire: Wire, field: str
     assert wire.put("T", b"x").code == 0
     answer = wire.call(11, {**pull_fields("G", "T"), field: str(1 << 63)})
     assert answer.code == 1 and f"{field}: found '{1 << 63}'; expected a whole number of 64 bits" in str(answer.remark)
+
+
+@pytest.mark.parametrize("expression", [" OR ".join(["a = 1"] * 4000), "a = " + "9" * 5000, "a = " + "-" * 16_000])
+def test_a_filter_that_is_too_long_or_has_too_long_a_number_is_refused_with_its_place(
+    expression: str, wire: Wire
+) -> None:
+    wire.put("T", b"x")
+    own = wire.pull("G", "T", expressionType="SQL92", subscription=expression)
+    assert own.code == 23 and "filter: " in str(own.remark) and "at character " in str(own.remark)
+    assert len(str(own.remark)) < 1000
+    wanted = {"topic": "T", "subString": expression, "expressionType": "SQL92", "subVersion": 1}
+    checked = wire.call(46, body=write_json({"clientId": "c", "group": "G", "subscriptionData": wanted}))
+    assert checked.code == 23 and str(checked.remark).startswith("filter: ")
+    beat = Heartbeat("c", consumers=[ConsumerData("G", [Subscription("T", expression, "SQL92", 1)])])
+    assert wire.call(34, body=beat.encode()).code == 0
+    assert wire.pull("G", "T", sysFlag="0").code == 23
+
+
+def test_an_expression_is_compiled_once_for_many_pulls(wire: Wire) -> None:
+    wire.put("T", b"x", a="once")
+    before = _compiled.cache_info().misses
+    for _ in range(3):
+        assert wire.pull("G", "T", expressionType="SQL92", subscription="a = 'once'").code in (0, 20)
+    assert _compiled.cache_info().misses == before + 1
+
+
+def test_a_slow_expression_is_evaluated_a_part_of_the_messages_at_a_time(
+    wire: Wire, broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        wire.put("T", b"%d" % number, a=str(number % 2))
+    broker.store.wait_dispatched()
+    monkeypatch.setattr("mqlake.broker.pull.SELECT_S", -1.0)  # after each message
+    filtered = {"expressionType": "SQL92", "subscription": "a = 1"}
+    found, offset = [], 0
+    while offset < 6:
+        answer = wire.pull("G", "T", 0, offset, **filtered)
+        assert int(answer.fields["nextBeginOffset"]) == offset + 1
+        found += [message.body for message in decode_records(answer.body)] if answer.code == 0 else []
+        offset += 1
+    popped = []
+    for _ in range(6):
+        answer = wire.call(200050, pop_fields(poll_ms=0, expType="SQL92", exp="a = 1", queueId="0"))
+        popped += [message.body for message in decode_records(answer.body)]
+    assert found == popped == [b"1", b"3", b"5"]
+
+
+def test_a_filter_of_a_heart_beat_is_recorded_with_the_first_pull(wire: Wire, broker: BrokerThread) -> None:
+    wire.put("T", b"x", a="1")
+    beat = Heartbeat("c", consumers=[ConsumerData("G", [Subscription("T", "a = '1'", "SQL92", 1)])])
+    assert wire.call(34, body=beat.encode()).code == 0
+    broker.store.wait_dispatched()
+    assert wire.pull("G", "T", sysFlag="0").code == 0
+    noted = broker.served.broker.delivery.filters.get("T", "G")
+    assert noted is not None and noted["expression"] == "a = '1'"
 
 
 def test_a_filter_cannot_keep_the_broker_from_others(wire: Wire, broker: BrokerThread) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from mqlake.broker.bodies import MAX_JSON_BYTES
 from mqlake.broker.in_thread import BrokerThread
+from mqlake.broker.membership import MAX_GROUPS
 from mqlake.broker.settings import BrokerSettings
 from mqlake.errors import InvalidConfig
+from mqlake.remoting.bodies import Heartbeat
 from mqlake.remoting.command import request
 from tests.broker.test_hostile import is_closed, is_well
 from tests.broker.wire import Wire, pull_fields
@@ -104,6 +108,54 @@ def test_bytes_without_a_whole_frame_do_not_keep_a_connection_alive(
                 slow.socket.sendall(b"{")
                 time.sleep(0.05)
     is_well(broker)
+
+
+def groups(count: int) -> bytes:
+    return Heartbeat("c", [f"P{number}" for number in range(count)]).encode()
+
+
+def test_a_connection_belongs_to_a_thousand_groups_at_most(broker: BrokerThread, wire: Wire) -> None:
+    known = broker.served.broker.members.producers
+    answer = wire.call(34, body=groups(MAX_GROUPS + 1))
+    assert answer.code == 1 and f"{MAX_GROUPS} groups" in str(answer.remark) and not known
+    assert wire.call(34, body=groups(MAX_GROUPS)).code == 0 and len(known) == MAX_GROUPS
+    assert wire.call(34, body=groups(MAX_GROUPS)).code == 0, "the same ones again"
+    assert wire.beat("c", "", producer="more").code == 1
+    assert wire.call(35, {"clientID": "c", "producerGroup": "P0"}).code == 0
+    assert wire.beat("c", "", producer="more").code == 0
+
+
+@pytest.mark.parametrize("code", [34, 41, 42, 46, 400, 401, 200151])
+def test_a_json_body_above_a_mebibyte_is_refused(code: int, broker: BrokerThread, wire: Wire) -> None:
+    answer = wire.call(code, body=b'{"producerDataSet":[' + b" " * MAX_JSON_BYTES + b"]}")
+    assert answer.code == 1
+    assert (
+        answer.remark == f"request: body: found JSON of {MAX_JSON_BYTES + 22} bytes; expected at most {MAX_JSON_BYTES}"
+    )
+
+
+def test_a_connection_that_closes_is_looked_for_in_its_own_groups_only(
+    broker: BrokerThread, connect: Callable[[], Wire]
+) -> None:
+    class Unwalked(dict[str, Any]):
+        def items(self) -> Any:
+            raise AssertionError("all groups were looked at")
+
+        __iter__ = values = keys = items
+
+    members = broker.served.broker.members
+    members.producers, members.consumers = Unwalked(), Unwalked()
+    stays, moves = connect(), connect()
+    stays.beat("c1", "G", "T", producer="P")
+    moves.beat("c2", "G", "T", producer="P")
+    moves.beat("c3", "G", "T", producer="P")
+    stays.beat("c3", "G", "T", producer="P")
+    moves.close()
+    until(lambda: len(members._brought) == 1)
+    assert set(members.producers["P"]) == set(members.consumers["G"].members) == {"c1", "c3"}
+    stays.close()
+    until(lambda: not members._brought)
+    assert len(members.producers) == len(members.consumers) == 0
 
 
 def test_limits_have_names_in_a_broker_conf() -> None:

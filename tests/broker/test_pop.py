@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Callable
 
+import pytest
+
+from mqlake import DiskFull, Durability, Message, PutReceipt
 from mqlake.broker.in_thread import BrokerThread
+from mqlake.broker.pop import PopQueue
 from mqlake.kernel import Command
 from mqlake.remoting.bodies import decode_records, read_json, write_json
 from mqlake.remoting.command import request
+from mqlake.store.read import SCANNED_ENTRIES
+from mqlake.store.writer import Writer
 from tests.broker.wire import Wire
 
 
@@ -94,6 +101,40 @@ def test_a_pop_waits_for_a_message(wire: Wire, connect: Callable[[], Wire]) -> N
     assert [message.body for message in decode_records(wire.answer_to(asked).body)] == [b"new"]
 
 
+@pytest.mark.parametrize(("kind", "wanted"), [("SQL92", "a = 1"), ("TAG", "wanted")])
+def test_a_pop_passes_over_all_messages_that_do_not_match(
+    broker: BrokerThread, wire: Wire, kind: str, wanted: str
+) -> None:
+    """There are more than it looks at in one step."""
+    others = [Message("T", b"other", queue_id=0, tags="other", properties={"a": "0"}) for _ in range(100)]
+    for _ in range(SCANNED_ENTRIES // 100 + 1):
+        broker.store.put_many(others)
+    broker.store.put(Message("T", b"wanted", queue_id=0, tags="wanted", properties={"a": "1"}))
+    broker.store.wait_dispatched()
+    answer = wire.call(200050, pop_fields(expType=kind, exp=wanted))
+    assert [message.body for message in decode_records(answer.body)] == [b"wanted"]
+
+
+def test_a_message_that_cannot_be_put_again_is_tried_again_after_a_pause(
+    broker: BrokerThread, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire.put("T", b"x")
+    tries: list[float] = []
+    put = Writer.put
+
+    def refuse_twice(self: Writer, message: Message, durability: Durability | None = None) -> PutReceipt:
+        if message.topic.startswith("%RETRY%") and len(tries) < 2:
+            tries.append(time.monotonic())
+            raise DiskFull(broker.store.path, 1, "full")
+        return put(self, message, durability)
+
+    monkeypatch.setattr(Writer, "put", refuse_twice)
+    assert wire.call(200050, pop_fields(invisible_ms=10)).code == 0
+    again = wire.call(200050, pop_fields())
+    assert [message.body for message in decode_records(again.body)] == [b"x"]
+    assert tries[1] - tries[0] > 0.5
+
+
 def test_a_batch_of_acknowledgements_counts_like_single_ones(broker: BrokerThread, wire: Wire) -> None:
     for _ in range(3):
         wire.put("T", b"x")
@@ -103,6 +144,62 @@ def test_a_batch_of_acknowledgements_counts_like_single_ones(broker: BrokerThrea
     body = write_json({"brokerName": "broker-a", "acks": [{**ack, "b": [3]}]})
     assert wire.call(200151, body=body).code == 0
     assert wire.call(14, {"consumerGroup": "G", "topic": "T", "queueId": "0"}).fields["offset"] == "2"
+
+
+def test_millions_of_set_bits_in_an_acknowledgement_cost_no_more_than_their_bytes(
+    broker: BrokerThread, wire: Wire
+) -> None:
+    for _ in range(3):
+        wire.put("T", b"x")
+    broker.store.wait_dispatched()
+    popped_ms = int(wire.call(200050, pop_fields()).fields["popTime"])
+    ack = {"c": "G", "t": "T", "r": "0", "so": 0, "q": 0, "rq": 0, "it": 60_000, "pt": popped_ms, "b": "/" * (1 << 19)}
+    body = write_json({"acks": [ack]})
+    tracemalloc.start()
+    try:
+        assert wire.call(200151, body=body).code == 0
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20, "a list of all bits takes 100 MiB"
+    finally:
+        tracemalloc.stop()
+    assert wire.call(14, {"consumerGroup": "G", "topic": "T", "queueId": "0"}).fields["offset"] == "3"
+
+
+ACK = {"c": "G", "t": "T", "r": "0", "so": 0, "q": 0, "pt": 1, "b": "AQ=="}
+
+
+@pytest.mark.parametrize(
+    ("acks", "found"),
+    [
+        ({"x": 1}, "acks: found JSON of the type dict"),
+        (None, "acks: found JSON of the type NoneType"),
+        ([5], "acks: found JSON of the type int"),
+        ([{}], "acks: c: found None"),
+        ([{**ACK, "t": 2}], "acks: t: found 2"),
+        ([{**ACK, "q": True}], "acks: q: found True"),
+        ([{**ACK, "so": "x"}], "acks: so: found 'x'"),
+        ([{**ACK, "so": 1e300}], "acks: so: found 1e+300"),
+        ([{**ACK, "pt": {}}], "acks: pt: found {}"),
+        ([{**ACK, "b": "x"}], "acks: b: found 'x'"),
+        ([{**ACK, "b": "\u00e9"}], "acks: b: found"),
+        ([{**ACK, "b": 5}], "acks: b: found 5"),
+        ([{**ACK, "b": [{}]}], "acks: b: found [{}]"),
+    ],
+)
+def test_an_acknowledgement_of_a_wrong_type_is_refused_by_the_field(acks: object, found: str, wire: Wire) -> None:
+    answer = wire.call(200151, body=write_json({"acks": acks}))
+    assert answer.code == 1 and str(answer.remark).startswith(f"request: {found}")
+
+
+def test_progress_stays_before_the_first_message_that_is_not_acknowledged() -> None:
+    queue = PopQueue("G", "T", 0, 5)
+    for offset in range(5):
+        queue.hand_out(offset, 100, 7)
+    assert queue.take_off(1, 7) and queue.take_off(2, 7) and queue.progress == 0
+    assert not queue.take_off(0, 8), "another pop"
+    queue.hand_out(0, 200, 9)
+    assert queue.by_pop == {7: {3, 4}, 9: {0}}
+    assert queue.take_off(0, 9) and queue.progress == 3
+    assert queue.take_off(4, 7) and queue.take_off(3, 7) and queue.progress == 5 and not queue.by_pop
 
 
 def test_what_was_handed_out_is_popped_again_after_a_restart(start_broker: Callable[..., BrokerThread]) -> None:

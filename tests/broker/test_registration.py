@@ -94,6 +94,10 @@ def test_a_broker_registers_at_once_with_every_new_topic_and_leaves_at_the_end(
         assert topics_of(second)["NEW"]["writeQueueNums"] == 4
         versions = [json.loads(each.body)["topicConfigSerializeWrapper"]["dataVersion"] for each in (first, second)]
         assert versions[0]["counter"] < versions[1]["counter"]
+        with Wire(address) as wire:
+            assert wire.call(25, body=b"brokerPermission=4\n").code == 0
+        while topics_of(name_server.next(103))["NEW"]["perm"] != 4:
+            pass  # the repetition that is due every 30 seconds
         process.send_signal(signal.SIGTERM)
         assert name_server.next(104).fields["brokerAddr"] == address
         assert process.wait(timeout=60) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 from mqlake.broker.connection import HIGH_BYTES
 from mqlake.broker.in_thread import BrokerThread
 from mqlake.config import TransactionConfig
+from mqlake.kernel import encode_command, java_hash
+from mqlake.message import Message
 from mqlake.remoting.bodies import ConsumerData, Heartbeat, Subscription, decode_records, read_json, write_json
-from mqlake.remoting.command import request
+from mqlake.remoting.command import oneway, request
 from tests.broker.wire import Wire, pull_fields, send_fields
 
 
@@ -193,3 +196,118 @@ def test_a_topic_that_only_the_log_knows_is_served(start_broker: Callable[..., B
     with Wire(broker.address) as wire:
         assert [each.body for each in wire.arrived("T", 2)] == [b"x"]
     assert route_of(broker, "T")["queueDatas"][0]["readQueueNums"] == 4
+
+
+def entries_of(wire: Wire, queue_id: int = 0, index: int = 0, count: int = 10, **more: str) -> Any:
+    fields = {"topic": "T", "queueId": str(queue_id), "index": str(index), "count": str(count), **more}
+    answer = wire.call(321, fields)
+    return read_json(answer.body) if answer.code == 0 else answer
+
+
+def test_the_entries_of_a_queue_are_shown_as_they_are_in_its_files(broker: BrokerThread, wire: Wire) -> None:
+    for number in range(1_010):  # a queue file holds 1,000
+        broker.store.put(Message("T", b"%d" % number, tags="A", queue_id=0))
+    answer = wire.call(321, {"topic": "T", "queueId": "0", "index": "998", "count": "4"})
+    assert answer.remark is None
+    found = read_json(answer.body)
+    assert (found["minQueueIndex"], found["maxQueueIndex"]) == (0, 1_010)
+    messages = broker.store.port.reader.read("T", 0, 998, 4, 1 << 20)
+    assert found["queueData"] == [
+        {"eval": False, "physicOffset": each.physical_offset, "physicSize": each.size, "tagsCode": java_hash("A")}
+        for each in messages
+    ]
+    assert "subscriptionData" not in found and "filterData" not in found
+    assert len(entries_of(wire, index=1_005, count=100)["queueData"]) == 5
+    assert entries_of(wire, count=-1)["queueData"] == []
+
+
+def test_there_are_no_entries_outside_of_a_queue(wire: Wire) -> None:
+    wire.put("T", b"x")
+    for index in (-1, 1):
+        answer = wire.call(321, {"topic": "T", "queueId": "0", "index": str(index), "count": "3"})
+        assert (answer.code, answer.remark) == (0, f"Index {index} of 0@T is not exist!")
+        assert read_json(answer.body) == {"maxQueueIndex": 1, "minQueueIndex": 0, "queueData": []}
+    refused = entries_of(wire, queue_id=77)
+    assert (refused.code, refused.remark) == (1, "77@T is not exist!")
+
+
+def test_entries_come_with_what_a_group_subscribes_to(wire: Wire) -> None:
+    wire.put("T", b"x")
+    found = entries_of(wire, consumerGroup="G")
+    assert found["filterData"] == "G@T is not online!" and "subscriptionData" not in found
+    wire.beat("c1", "G", "T")
+    found = entries_of(wire, consumerGroup="G")
+    assert found["filterData"] == "null" and found["subscriptionData"]["subString"] == "*"
+
+
+def lag_of_all(wire: Wire, **fields: str) -> tuple[dict[str, dict[str, list[int]]], int]:
+    """Return what each group has consumed of each queue of each topic it reads, and how much is left in all."""
+    body = read_json(wire.call(317, fields).body)
+    found: dict[str, dict[str, list[int]]] = {}
+    for each in body["consumeStatsList"]:
+        for group, topics in each.items():
+            for stats in topics:
+                for queue, progress in stats["offsetTable"].items():
+                    of_topic = found.setdefault(group, {}).setdefault(json.loads(queue)["topic"], [])
+                    of_topic.append(progress["consumerOffset"])
+    return found, body["totalDiff"]
+
+
+def test_the_progress_of_all_groups_is_listed_with_their_lag(broker: BrokerThread, wire: Wire) -> None:
+    make_topic(wire, "T", 2)
+    fields = {"topic": "O", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "order": "true"}
+    assert wire.call(17, fields).code == 0
+    for topic, queue_id in (("T", 0), ("T", 0), ("T", 1), ("O", 0)):
+        wire.put(topic, b"x", queue_id=queue_id)
+    broker.store.wait_dispatched()
+    for group, topic, offset in (("G1", "T", 1), ("G1", "O", 1), ("G2", "T", 2)):
+        done = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": str(offset)}
+        assert wire.call(15, done).code == 0
+    found, lag = lag_of_all(wire, isOrder="false")
+    assert (found["G1"], found["G2"], lag) == ({"O": [1], "T": [1, 0]}, {"T": [2, 0]}, 3)
+    assert lag_of_all(wire, isOrder="true") == ({"G1": {"O": [1]}}, 0)
+    wire.beat("c1", "G1", "O")
+    found, lag = lag_of_all(wire)
+    assert (found["G1"], lag) == ({"O": [1]}, 1), "a topic that an online group left is not counted"
+
+
+def test_flow_control_of_cold_reads_is_shown_as_off(wire: Wire) -> None:
+    body = read_json(wire.call(2003).body)
+    assert (body["configTable"], body["runtimeTable"], body["globalAcc"]) == ({}, {}, 0)
+
+
+def test_progress_that_a_client_sends_right_before_it_leaves_is_kept(broker: BrokerThread, wire: Wire) -> None:
+    """As clients shut down: they commit one-way and close, without waiting for anything."""
+    make_topic(wire, "T")
+    with Wire(broker.address) as leaving:
+        leaving.beat("c1", "G", "T")
+        fields = {"consumerGroup": "G", "topic": "T", "commitOffset": "7"}
+        commits = [encode_command(oneway(15, {**fields, "queueId": str(number)})) for number in range(4)]
+        leaving.socket.sendall(b"".join(commits))
+    deadline = time.monotonic() + 60
+    for number in range(4):
+        asked = {"consumerGroup": "G", "topic": "T", "queueId": str(number)}
+        while wire.call(14, asked).fields.get("offset") != "7":
+            assert time.monotonic() < deadline, f"the commit of queue {number} arrives"
+
+
+def test_a_broker_without_permission_to_write_is_in_routes_for_reading_only(broker: BrokerThread, wire: Wire) -> None:
+    make_topic(wire, "T")
+    fields = {"topic": "O", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "order": "true"}
+    assert wire.call(17, fields).code == 0
+    assert wire.call(25, body=b"brokerPermission=4\n").code == 0
+    for topic in "TO":
+        (queue,) = route_of(broker, topic)["queueDatas"]
+        assert queue["perm"] == 4
+    assert wire.put("T", b"a retry, or from a client with an old route").code == 0
+    assert wire.put("O", b"x").code == 16
+    assert len(wire.arrived("T")) == 1
+    assert wire.call(25, body=b"brokerPermission=6\n").code == 0
+    assert route_of(broker, "T")["queueDatas"][0]["perm"] == 6 and wire.put("O", b"x").code == 0
+
+
+def test_a_broker_without_permission_to_read_refuses_pulls(wire: Wire) -> None:
+    wire.put("T", b"x")
+    assert wire.call(25, body=b"brokerPermission=2\n").code == 0
+    refused = wire.pull("G", "T")
+    assert refused.code == 16 and "the broker[" in str(refused.remark)

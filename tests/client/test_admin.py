@@ -6,7 +6,7 @@ import pytest
 
 from mqlake import Message
 from mqlake.client import Admin, Consumer, Producer
-from mqlake.errors import NoRoute, NoSuchMessage, OffsetOutOfRange
+from mqlake.errors import InvalidConfig, NoRoute, NoSuchMessage, OffsetOutOfRange
 from tests.client.conftest import new_name, put, take, until
 
 
@@ -46,6 +46,23 @@ def test_lag_is_what_is_not_committed(at: str, topic: str, group: str, producer:
         assert {each.topic for each in admin.lag(group, topic)} == {topic}
 
 
+def test_a_reset_of_some_queues_leaves_the_others_where_they_are(
+    at: str, topic: str, group: str, producer: Producer
+) -> None:
+    for queue_id in range(4):
+        for _ in range(3):
+            producer.send(Message(topic, b"x", queue_id=queue_id))
+    with Admin(at) as admin:
+        admin.create_group(group)
+        admin.reset(group, topic, "last")
+        assert admin.reset(group, topic, {0: 2, 3: 1}) == {0: 2, 3: 1}
+        lags = {each.queue_id: each.message_count for each in admin.lag(group, topic)}
+        assert lags == {0: 1, 1: 0, 2: 0, 3: 2}
+        with pytest.raises(InvalidConfig, match="has only queues 0, 1, 2, 3"):
+            admin.reset(group, topic, {0: 0, 9: 0})
+        assert {each.queue_id: each.message_count for each in admin.lag(group, topic)} == lags
+
+
 def test_messages_are_found_by_key_id_and_time(at: str, topic: str, producer: Producer) -> None:
     receipts = [
         producer.send(Message(topic, b"%d" % number, keys=[f"k{number % 3}"], queue_id=1)) for number in range(9)
@@ -54,6 +71,8 @@ def test_messages_are_found_by_key_id_and_time(at: str, topic: str, producer: Pr
         until(lambda: len(admin.find(topic, "k1")) == 3)
         assert [message.body for message in admin.find(topic, "k1")] == [b"1", b"4", b"7"]
         assert admin.find(topic, "k9") == []
+        assert [message.body for message in admin.find(topic, "k1", limit=1)] == [b"7"]
+        assert admin.find(topic, "k1", limit=0) == admin.find(topic, "k1", limit=-1) == []
         assert admin.get(receipts[5].message_id).body == b"5"
         assert admin.get(receipts[6].unique_key, topic=topic).body == b"6"
         stored = admin.read(topic, queue_id=1, limit=9)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,7 +21,7 @@ from mqlake.errors import (
     RequestTimeout,
     TransactionEnded,
 )
-from tests.client.conftest import new_name, put, take, until
+from tests.client.conftest import WAIT_S, new_name, put, take, until
 from tests.clients.endpoints import Endpoint
 
 
@@ -205,6 +207,53 @@ def test_a_name_server_that_is_not_there_is_an_error_in_time() -> None:
         producer.send(Message("T", b"x"))
     with pytest.raises(InvalidConfig, match="HOST:PORT"):
         Producer("localhost")
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address where connections are taken and nothing is answered."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        yield f"127.0.0.1:{door.getsockname()[1]}"
+
+
+def test_a_send_ends_in_its_time_if_the_name_server_is_silent(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqlake.client.session.CALL_S", 3600.0)
+    with Producer(silent, timeout_s=0.2) as producer:
+        for send in (
+            lambda: producer.send(Message("T", b"x")),
+            lambda: producer.send(Message("T", b"x"), timeout_s=0.1),
+            lambda: producer.send_many([Message("T", b"x"), Message("T", b"y")]),
+            lambda: producer.send_oneway(Message("T", b"x")),
+            lambda: producer.transaction(Message("T", b"x")),
+            lambda: producer.request(Message("T", b"x"), 0.2),
+        ):
+            with pytest.raises(RequestTimeout):
+                send()
+
+
+def test_a_silent_name_server_is_asked_after_the_others_and_keeps_no_known_route_from_a_send(
+    at: str, topic: str, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqlake.client.session.CALL_S", 3600.0)
+    monkeypatch.setattr("mqlake.client.session.random.sample", lambda found, _: found)
+
+    async def send() -> None:
+        async with AsyncProducer(f"{silent};{at}") as producer:
+            with pytest.raises(RequestTimeout, match=silent):
+                await producer.send(Message(topic, b"x"), timeout_s=0.2)
+            await producer.send(Message(topic, b"x"), timeout_s=WAIT_S)
+            producer._session.routes.expire(topic)
+            producer._session._name_servers = [silent]
+            await producer.send(Message(topic, b"x"), timeout_s=10.0)
+
+    asyncio.run(send())
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "127.0.0.1:0", "[::1]:70000", "h:" + "9" * 5000, "h:-1", "h:²"])
+def test_an_address_without_a_possible_port_is_refused(address: str) -> None:
+    for make in (Producer, Admin, lambda at: Consumer(at, "G", "T")):
+        with pytest.raises(InvalidConfig, match="a port from 1 to 65535"):
+            make(address)
 
 
 def test_many_threads_share_one_producer(at: str, topic: str, group: str, producer: Producer) -> None:

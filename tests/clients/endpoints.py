@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.clients.artefacts import java_command, maven
+from tests.ports import free_port
 
 READY_TIMEOUT = 120.0
 STOP_TIMEOUT = 60.0
@@ -64,18 +64,10 @@ class Ports:
 
     @classmethod
     def free(cls) -> Ports:
-        # RocketMQ's broker takes the port two below its own too.
-        while True:
-            with socket.socket() as first, socket.socket() as second, socket.socket() as third, socket.socket() as low:
-                for one in (first, second, third):
-                    one.bind(("127.0.0.1", 0))
-                ports = cls(*(one.getsockname()[1] for one in (first, second, third)))
-                try:
-                    low.bind(("127.0.0.1", ports.broker - 2))
-                except OSError:
-                    continue
-                if ports.broker - 2 not in (ports.name_server, ports.replication):
-                    return ports
+        broker = free_port(also_below=2)  # RocketMQ's broker takes that one too
+        while len({name_server := free_port(), replication := free_port(), broker, broker - 2}) < 4:
+            pass
+        return cls(name_server, broker, replication)
 
 
 @dataclass

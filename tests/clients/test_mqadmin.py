@@ -280,6 +280,65 @@ def test_clone_group_offset_copies_the_offsets(world: World) -> None:
     assert "clone group offset success" in said, said
 
 
+def test_query_cq_shows_the_entries_of_a_queue_and_the_groups_subscription(world: World) -> None:
+    said = world.tool.mqadmin("queryCq", "-t", world.topic, "-q", "0", "-i", "0", "-b", world.broker, "-g", world.group)
+    assert "max: 2, min: 0" in said and f'"{world.topic}"' in said, said
+    assert len(re.findall(r"physicOffset=\d+, physicSize=[1-9]\d*, tagsCode=2598919,", said)) == 2, said
+    said = world.tool.mqadmin("queryCq", "-t", world.topic, "-q", "0", "-i", "2", "-b", world.broker)
+    assert "max: 2, min: 0" in said and "physicOffset" not in said, said
+
+
+def test_broker_consume_stats_lists_what_each_group_consumed(world: World) -> None:
+    def consumed() -> bool:
+        rows = world.tool.table("consumerProgress", "-g", world.group)
+        return [row["Consumer Offset"] for row in rows if row.get("Topic") == world.topic] == ["2"] * 4
+
+    world.tool.until(consumed, "the group has committed")
+    said = world.tool.mqadmin("brokerConsumeStats", "-b", world.broker)  # works once in a process
+    rows = [line.split()[2:7] for line in said.splitlines() if line.split()[:2] == [world.topic, world.group]]
+    assert rows == [["broker-a", str(queue), "2", "2", "0"] for queue in range(4)], said
+    assert "Diff Total:" in said
+
+
+def test_flow_control_of_cold_reads_is_off(world: World) -> None:
+    if world.tool.release == "4.9":
+        pytest.skip("RocketMQ 4.9 has no such command")
+    said = world.tool.mqadmin("getColdDataFlowCtrInfo", "-b", world.broker)
+    assert re.search(r'"runtimeTable":\s*\{\s*\}', said) and re.search(r'"globalAcc":\s*0', said), said
+
+
+def test_files_and_topics_are_cleaned_when_it_is_asked_for(world: World) -> None:
+    for command in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
+        assert "success" in world.tool.mqadmin(command, "-b", world.broker)
+
+
+def test_a_broker_is_taken_out_of_service_and_back(world: World) -> None:
+    def permission() -> str:
+        (found,) = re.findall(r'"perm":\s*(\d)', world.tool.mqadmin("topicRoute", "-t", world.topic))
+        return str(found)
+
+    world.tool.mqadmin("wipeWritePerm", "-b", "broker-a")
+    world.tool.until(lambda: permission() == "4", "the route is read-only")
+    world.tool.mqadmin("addWritePerm", "-b", "broker-a")
+    world.tool.until(lambda: permission() == "6", "the route is as before")
+
+
+def test_name_servers_show_their_settings_and_take_an_order(world: World) -> None:
+    assert "orderMessageEnable" in world.tool.mqadmin("getNamesrvConfig")
+    said = world.tool.mqadmin("updateOrderConf", "-m", "put", "-t", world.topic, "-v", "broker-a:4")
+    assert "update orderConf success" in said, said
+    assert "broker-a:4" in world.tool.mqadmin("updateOrderConf", "-m", "get", "-t", world.topic)
+
+
+def test_ha_status_names_the_master_and_set_consume_mode_is_kept(world: World) -> None:
+    if world.tool.release == "4.9":
+        pytest.skip("RocketMQ 4.9 has no such commands")
+    said = world.tool.mqadmin("haStatus", "-b", world.broker)
+    assert re.search(rf"#MasterAddr\s+{world.broker}", said), said
+    arguments = ("-b", world.broker, "-t", world.topic, "-g", f"{world.group}-pop", "-m", "POP", "-q", "2")
+    assert "set consume mode to" in world.tool.mqadmin("setConsumeMode", *arguments)
+
+
 def _facts(said: str) -> dict[str, str]:
     """Return the lines ``name: value`` that a query prints."""
     pairs = (line.split(":", 1) for line in said.splitlines() if ":" in line)

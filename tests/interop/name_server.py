@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.interop.rocketmq import _BUILD_TIMEOUT, _OPENED_PACKAGES, _SMALL_JVM, RocketMQError, _run
+from tests.ports import free_port
 
 _PROJECT = Path(__file__).resolve().parent / "name_server_project"
 _CLASSPATH = _PROJECT / "target" / "classpath.txt"
@@ -23,8 +24,7 @@ def run_name_server(home: Path) -> Iterator[str]:
     """Run a name server on a free port until the block ends; yields its address."""
     if not _CLASSPATH.exists():
         _run(["mvn", "-q", "-B", "-f", str(_PROJECT / "pom.xml"), "compile"], _BUILD_TIMEOUT)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     (home / "namesrv.conf").write_text(f"listenPort={port}\n")
     (home / "quiet.xml").write_text(_QUIET)
     command = ["java", *_SMALL_JVM, "-Dtls.server.mode=disabled", f"-Duser.home={home}"]

@@ -1,4 +1,4 @@
-"""A real RocketMQ slave, with a real name server, in a Java process: see ``tests/clients/server``."""
+"""A real RocketMQ slave in a Java process, with a real name server or its master's: see ``tests/clients/server``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class RocketMQSlave:
     """Started with the ports that it shall have: the master registers at its name server before it is ready."""
 
     def __init__(self, release: str, directory: Path, ports: Ports, **settings: str) -> None:
+        """With `namesrvAddr` among the settings that name server runs already, else one is started."""
         directory.mkdir(parents=True)
         scratch = directory.parent / f"{directory.name}-scratch"
         scratch.mkdir()
@@ -29,7 +30,7 @@ class RocketMQSlave:
         numbers = (ports.name_server, ports.broker, ports.replication)
         with self._log.open("wb") as stderr:
             self._process = subprocess.Popen(
-                [*command, str(directory), *map(str, numbers), str(conf)],
+                [*command, str(directory), *map(str, numbers), str(conf), *["outside"] * ("namesrvAddr" in settings)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

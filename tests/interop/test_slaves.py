@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ import pytest
 from mqlake import Message, MessageStore
 from mqlake.client import Admin, Producer
 from mqlake.codec.config_json import decode
+from mqlake.remoting.codes import RequestCode
+from tests.broker.wire import Wire
 from tests.clients.endpoints import Ports
 from tests.helpers import covers
 from tests.interop.marks import WITH_ROCKETMQ
@@ -90,6 +94,37 @@ def follow(tmp_path: Path, release: str, count: int, cuts: int) -> None:
 @covers("P6")
 def test_a_rocketmq_slave_follows_through_cuts_to_the_same_bytes(tmp_path: Path) -> None:
     follow(tmp_path, "5.5", 4_000, 2)
+
+
+def broker_addresses(served: ServedBroker) -> dict[str, str]:
+    """Return what the name server says of broker-a: addresses by broker id."""
+    with Wire(served.name_server) as wire:  # connected for one request: a client that stays silent is hung up on
+        brokers = json.loads(wire.call(RequestCode.GET_BROKER_CLUSTER_INFO).body)["brokerAddrTable"]
+    found: dict[str, str] = brokers["broker-a"]["brokerAddrs"]
+    return found
+
+
+@covers("P6")
+@pytest.mark.parametrize("release", ["5.5", pytest.param("4.9", marks=pytest.mark.long)])
+def test_a_rocketmq_slave_needs_no_name_server_but_the_one_in_its_master(tmp_path: Path, release: str) -> None:
+    """It is told by its registration where the log is served, and routes show it until it goes."""
+    master, slave, ports = tmp_path / "master", tmp_path / "slave", Ports.free()
+    with ServedBroker(
+        master, "--role", "async-master", "--ha-listen", "127.0.0.1:0", ports=ports, mappedFileSizeCommitLog=FILE_SIZE
+    ) as served:
+        served.ready()
+        own = replace(Ports.free(), name_server=ports.name_server)
+        settings = {"mappedFileSizeCommitLog": FILE_SIZE, "haSendHeartbeatInterval": "200"}
+        settings["namesrvAddr"] = served.name_server
+        with RocketMQSlave(release, slave, own, **settings) as follower:
+            follower.until("ready")
+            with Producer(served.name_server, group="makers") as producer:
+                producer.send_many([Message("orders", os.urandom(500)) for _ in range(BATCH)])
+            until(lambda: log_of(master) == log_of(slave), "the slave's log to be the master's")
+            assert broker_addresses(served) == {"0": served.addresses["broker"], "1": f"127.0.0.1:{own.broker}"}
+            assert follower.sync().rstrip().endswith(served.addresses["broker"])
+        until(lambda: "1" not in broker_addresses(served), "the slave that was killed to leave the routes")
+        served.stop()
 
 
 @pytest.mark.long

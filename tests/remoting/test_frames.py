@@ -134,3 +134,7 @@ def test_maps_with_objects_as_keys_are_written_and_read() -> None:
     assert text == '{{"queueId":0,"topic":"T\\"{"}:{"maxOffset":5},{"queueId":1,"topic":"T"}:6}'
     assert list(read_json(b'{"offsetTable":' + text.encode() + b"}")["offsetTable"].values()) == [{"maxOffset": 5}, 6]
     assert read_json(b'{"brokerAddrs":{0:"h:1",-1:"h:2"}}') == {"brokerAddrs": {"0": "h:1", "-1": "h:2"}}
+    assert read_json(b'{ {"a" : "}"} : {1 : ",2:"}, "b":",{\\"c\\":1}:"}') == {
+        '{"a" : "}"}': {"1": ",2:"},
+        "b": ',{"c":1}:',
+    }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +15,7 @@ import pytest
 from mqlake import Message, MessageStore
 from mqlake.client import Producer
 from mqlake.client.sending import SendStatus
-from mqlake.errors import MasterAlive, RemoteError, StoreLocked
+from mqlake.errors import InvalidConfig, MasterAlive, MasterUnknown, RemoteError, StoreLocked
 from mqlake.replication.promotion import promote
 from tests.replication.served import ServedBroker
 from tests.replication.slaves import until
@@ -122,3 +124,57 @@ def test_promote_says_what_it_did_and_refuses_while_the_master_lives(tmp_path: P
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "promoted: epoch 1" in done.stdout
     assert promote(tmp_path / "store", [at]).epoch == 2
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+        OSError(errno.EMFILE, "Too many open files"),
+        OSError(errno.ENETUNREACH, "Network is unreachable"),
+        OSError(errno.EACCES, "Permission denied"),
+    ],
+    ids=["its name does not resolve", "no descriptor", "no way into its network", "a firewall here"],
+)
+def test_a_master_that_cannot_be_asked_is_not_taken_for_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: OSError
+) -> None:
+    """Only a refused connection, or a machine that does not answer, says that nobody is there."""
+    with MessageStore.open(tmp_path / "store") as store:
+        store.put(Message("orders", b"x"))
+
+    def fail(*_: object, **__: object) -> None:
+        raise trouble
+
+    with monkeypatch.context() as patch:
+        if isinstance(trouble, socket.gaierror):
+            patch.setattr("mqlake.replication.promotion.socket.getaddrinfo", fail)
+        else:
+            patch.setattr("mqlake.replication.promotion.socket.socket.connect", fail)
+        with pytest.raises(MasterUnknown, match=f"{trouble.strerror}; name it by its IP address") as told:
+            promote(tmp_path / "store", ["10.0.0.7:10912"])
+        assert "--gone" in str(told.value)
+        assert not (tmp_path / "store" / "mqlake" / "epoch").exists(), "nothing was changed"
+        assert promote(tmp_path / "store", ["10.0.0.7:10912"], is_gone=True).epoch == 1
+
+
+def test_a_master_that_answers_at_one_of_the_addresses_of_its_name_is_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MessageStore.open(tmp_path / "store") as store:
+        store.put(Message("orders", b"x"))
+    with socket.create_server(("127.0.0.1", 0)) as alive:
+        port = alive.getsockname()[1]
+        addresses = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port)) for host in ("127.0.0.2", "127.0.0.1")]
+        monkeypatch.setattr("mqlake.replication.promotion.socket.getaddrinfo", lambda *_, **__: addresses)
+        for is_gone in (False, True):
+            with pytest.raises(MasterAlive):
+                promote(tmp_path / "store", [f"master:{port}"], is_gone=is_gone)
+
+
+def test_promote_without_an_address_needs_the_word_that_the_master_is_gone(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store") as store:
+        store.put(Message("orders", b"x"))
+    with pytest.raises(InvalidConfig, match="name an address"):
+        promote(tmp_path / "store", [])
+    assert promote(tmp_path / "store", [], is_gone=True).epoch == 1

@@ -23,7 +23,9 @@ from mqlake.files.mapped_file import MappedFile
 from mqlake.replication import follow
 from mqlake.replication.slave import State
 from tests.helpers import LOG_FILE, SMALL_FILES, bodies, covers, message, open_bare, open_small, writer_of
+from tests.ports import free_port
 from tests.replication.masters import SendingMaster, log_bytes, same_log
+from tests.replication.slaves import serving
 
 IN_TIME_S = 30.0
 
@@ -251,9 +253,7 @@ def test_a_silent_master_is_left_and_tried_again(tmp_path: Path) -> None:
 
 
 def test_a_slave_waits_for_a_master_that_is_not_there_yet(master: MessageStore, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with open_slave(tmp_path / "slave", f"127.0.0.1:{port}") as slave:
+    with open_slave(tmp_path / "slave", f"127.0.0.1:{free_port()}") as slave:
         assert slave.slave is not None
         until(lambda: slave.slave.status().error, "a refused connection")  # type: ignore[union-attr]
         status = slave.slave.status()
@@ -389,6 +389,90 @@ def test_a_slave_that_is_far_ahead_of_its_master_says_where_its_own_part_begins(
             with pytest.raises(Diverged, match=f"part at offset {parted}: .*its log ends at {master_end}"):
                 slave.slave.wait_caught_up(IN_TIME_S)
             assert slave.port.ends.appended == end, "nothing was appended"
+
+
+def test_a_slave_whose_next_bytes_retention_deleted_has_not_parted(tmp_path: Path) -> None:
+    """It was off while its master deleted old files. Nothing shows a difference, so none is claimed."""
+    with serving(tmp_path / "master", heartbeat_interval_ms=200) as (master, port):
+        for number in range(30):
+            master.put(message(number, body=bytes(1000)))
+        address = "{}:{}".format(*port.address)
+        with open_slave(tmp_path / "slave", address) as slave:
+            caught_up(master, slave)
+            end = slave.port.ends.appended
+        for number in range(300):
+            master.put(message(number, body=bytes(1000)))
+        master.wait_dispatched(IN_TIME_S)
+        master.retain(keep_bytes=LOG_FILE)
+        assert master.first_offset > end
+        told_by = [address]
+        with SendingMaster(master) as like_rocketmq:  # it begins new slaves at its newest file
+            told_by.append(like_rocketmq.address)
+            for each in told_by:
+                with open_slave(tmp_path / "slave", each) as slave:
+                    assert slave.slave is not None
+                    with pytest.raises(NotOnMaster, match=f"follows offset {end}.*retention.*an empty folder"):
+                        slave.slave.wait_caught_up(IN_TIME_S)
+                    assert slave.port.ends.appended == end
+
+
+def test_a_master_without_a_log_is_named_as_such(tmp_path: Path) -> None:
+    with serving(tmp_path / "first", heartbeat_interval_ms=200) as (master, port):
+        master.put(message(1))
+        with open_slave(tmp_path / "slave", "{}:{}".format(*port.address)) as slave:
+            caught_up(master, slave)
+    with (
+        serving(tmp_path / "empty", heartbeat_interval_ms=200) as (_, port),
+        open_slave(tmp_path / "slave", "{}:{}".format(*port.address)) as slave,
+    ):
+        assert slave.slave is not None
+        end = slave.port.ends.appended
+        with pytest.raises(NotOnMaster, match=f"it has no log, and this one ends at {end}"):
+            slave.slave.wait_caught_up(IN_TIME_S)
+        assert slave.port.ends.appended == end
+
+
+def test_a_master_that_ends_before_this_log_begins_has_parted_from_all_of_it(tmp_path: Path) -> None:
+    """As after its newest bytes were lost: a slave that had begun at its newest file has nothing of what is left."""
+    with open_bare(tmp_path / "first") as master, SendingMaster(master) as sender:
+        for number in range(200):
+            master.put(message(number, body=bytes(1000)))
+        with open_slave(tmp_path / "slave", sender.address, begin_offset=None) as slave:
+            caught_up(master, slave)
+            first, end = slave.first_offset, slave.port.ends.appended
+    assert first > 0
+    with serving(tmp_path / "older", heartbeat_interval_ms=200) as (master, port):
+        master.put(message(1))
+        with open_slave(tmp_path / "slave", "{}:{}".format(*port.address)) as slave:
+            assert slave.slave is not None
+            with pytest.raises(Diverged, match=f"part at offset {first}: .*; {end - first} bytes"):
+                slave.slave.wait_caught_up(IN_TIME_S)
+
+
+def test_caught_up_is_what_the_master_says_after_the_question(master: MessageStore, tmp_path: Path) -> None:
+    """Its last word before was true when it was said, and says nothing of the messages that it took since."""
+    master.put(message(1))
+    with SendingMaster(master, heartbeat_s=0.2) as sender, open_slave(tmp_path / "slave", sender.address) as slave:
+        follower = slave.slave
+        assert follower is not None
+        until(lambda: follower.status().is_caught_up, "a heartbeat")
+        sender.heartbeat_s = 1000.0
+        is_sending, may_send = threading.Event(), threading.Event()
+
+        def hold(offset: int, data: bytes) -> bytes:
+            is_sending.set()
+            assert may_send.wait(IN_TIME_S)
+            return data
+
+        sender.change = hold
+        master.put(message(2))
+        assert is_sending.wait(IN_TIME_S)
+        assert follower.status().is_caught_up, "the slave does not know better yet"
+        assert not follower.wait_caught_up(0.05)
+        sender.heartbeat_s = 0.2
+        may_send.set()
+        assert follower.wait_caught_up(IN_TIME_S)
+        same_log(master, slave)
 
 
 def test_half_a_record_that_a_full_disk_kept_does_not_stay_in_the_log(

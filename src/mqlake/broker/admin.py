@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
+from mqlake.broker.bodies import json_of
 from mqlake.broker.connection import Connection
 from mqlake.broker.membership import ConsumerGroup
 from mqlake.broker.refusals import Refusal
@@ -14,7 +16,7 @@ from mqlake.delivery.registry.groups import Group
 from mqlake.delivery.registry.offsets import name_of
 from mqlake.errors import BadRequest, StoreError
 from mqlake.kernel import Command
-from mqlake.remoting.bodies import MessageQueue, object_map, read_json, write_json
+from mqlake.remoting.bodies import MessageQueue, object_map, write_json
 from mqlake.remoting.codes import RequestCode, ResponseCode
 from mqlake.remoting.command import request, response
 from mqlake.remoting.headers import GroupHeader, ResetOffsetHeader, TopicHeader
@@ -49,6 +51,7 @@ class Admin:
             RequestCode.CLEAN_UNUSED_TOPIC: self._clean_topics,
             RequestCode.GET_TOPIC_STATS_INFO: blocking(self._topic_stats),
             RequestCode.GET_CONSUME_STATS: blocking(self._consume_stats),
+            RequestCode.GET_BROKER_CONSUME_STATS: self._all_consume_stats,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._groups_of_topic,
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self._topics_of_group,
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._subscription,
@@ -62,12 +65,12 @@ class Admin:
     # ---- groups
 
     def _save_group(self, connection: Connection, command: Command) -> Command:
-        self._save(read_json(command.body))
+        self._save(json_of(command))
         return response(command)
 
     def _save_groups(self, connection: Connection, command: Command) -> Command:
-        body: Any = read_json(command.body)
-        found = body.get("groupConfigList") if isinstance(body, dict) else None
+        body = json_of(command)
+        found = body.get("groupConfigList")
         if not isinstance(found, list):
             raise BadRequest("body", str(body)[:80], "groupConfigList with the settings of groups")
         for each in found:
@@ -194,9 +197,44 @@ class Admin:
         for name in topics:
             if name not in self._broker.parts.topics.table:
                 continue
-            rate += self._broker.parts.stats.rate_of("GROUP_GET_NUMS", f"{name}@{group}")
-            table += [(queue.to_json(), self._progress(group, queue)) for queue in self._queues(name)]
-        return response(command, body=f'{{"consumeTps":{rate},"offsetTable":{object_map(table)}}}'.encode())
+            rate += self._rate(group, name)
+            table += self._progress_table(group, name)
+        return response(command, body=_consume_stats_json(rate, table).encode())
+
+    def _all_consume_stats(self, connection: Connection, command: Command) -> None:
+        """Answer with the progress of every group in every topic that it reads, for topics in order alone if asked.
+
+        A topic that an online group no longer subscribes to is left out.
+        """
+        is_order = command.fields.get("isOrder") == "true"
+        subscribed = {group.name: set(group.subscriptions) for group in self._broker.members.consumers.values()}
+
+        def gather() -> Command:
+            groups, lag = [], 0
+            for group in sorted(known.name for known in self._delivery.groups):
+                found = []
+                for name in self._topics_read_by(group):
+                    topic = self._broker.parts.topics.table.find(name)
+                    if topic is None or (is_order and not topic.ordered):
+                        continue
+                    if subscribed.get(group) and name not in subscribed[group]:
+                        continue
+                    table = self._progress_table(group, name)
+                    lag += sum(each["brokerOffset"] - each["consumerOffset"] for _, each in table)
+                    found.append(_consume_stats_json(self._rate(group, name), table))
+                groups.append(f"{{{json.dumps(group)}:[{','.join(found)}]}}")
+            totals = f'"totalDiff":{lag},"totalInflightDiff":0'
+            address = json.dumps(self._broker.address)
+            body = f'{{"brokerAddr":{address},"consumeStatsList":[{",".join(groups)}],{totals}}}'
+            return response(command, body=body.encode())
+
+        self._broker.run(connection, command, gather)
+
+    def _rate(self, group: str, topic: str) -> float:
+        return self._broker.parts.stats.rate_of("GROUP_GET_NUMS", f"{topic}@{group}")
+
+    def _progress_table(self, group: str, topic: str) -> list[tuple[dict[str, Any], dict[str, int]]]:
+        return [(queue.to_json(), self._progress(group, queue)) for queue in self._queues(topic)]
 
     def _progress(self, group: str, queue: MessageQueue) -> dict[str, int]:
         offsets = self._broker.parts.offsets
@@ -332,6 +370,10 @@ class Admin:
             return self._broker.port.reader.get(fields.get("msgId", "")).record
         except (StoreError, ValueError) as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"message {fields.get('msgId')}: {error}") from None
+
+
+def _consume_stats_json(rate: float, table: list[tuple[dict[str, Any], dict[str, int]]]) -> str:
+    return f'{{"consumeTps":{rate},"offsetTable":{object_map(table)}}}'
 
 
 def _connection(client_id: str, connection: Connection) -> dict[str, Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mqlake.broker.bodies import json_of
 from mqlake.broker.connection import Connection
 from mqlake.broker.refusals import Refusal
 from mqlake.delivery.registry.system_topics import RETRY_PREFIX
-from mqlake.errors import BadRequest
 from mqlake.kernel import Command
-from mqlake.remoting.bodies import MessageQueue, read_json, write_json
+from mqlake.remoting.bodies import MessageQueue, write_json
 from mqlake.remoting.codes import RequestCode, ResponseCode
 from mqlake.remoting.command import response
 
@@ -37,7 +37,7 @@ class Assignments:
         }
 
     def _query(self, connection: Connection, command: Command) -> Command:
-        body = _object(command)
+        body = json_of(command)
         topic, name = str(body.get("topic", "")), str(body.get("consumerGroup", ""))
         known = self._broker.parts.topics.for_read(topic)
         queues = [MessageQueue(topic, self._broker.settings.broker_name, i) for i in range(known.read_queue_count)]
@@ -66,7 +66,7 @@ class Assignments:
         return queues[start : start + each + (place < more)]
 
     def _set_mode(self, connection: Connection, command: Command) -> Command:
-        body = _object(command)
+        body = json_of(command)
         topic, name = str(body.get("topic", "")), str(body.get("consumerGroup", ""))
         if topic.startswith(RETRY_PREFIX):
             raise Refusal(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
@@ -78,10 +78,3 @@ class Assignments:
         for (topic, name), body in self._modes.items():
             table.setdefault(topic, {})[name] = body
         return response(command, body=write_json({"messageRequestModeMap": table}))
-
-
-def _object(command: Command) -> dict[str, Any]:
-    body: Any = read_json(command.body)
-    if not isinstance(body, dict):
-        raise BadRequest("body", type(body).__name__, "an object")
-    return body

@@ -19,7 +19,7 @@ from mqlake.broker.door import Door
 from mqlake.broker.server import Broker
 from mqlake.broker.settings import BrokerSettings
 from mqlake.broker.tls import Tls
-from mqlake.config import StoreConfig
+from mqlake.config import StoreConfig, is_port
 from mqlake.delivery.transactions.transaction import Undecided
 from mqlake.errors import InvalidConfig
 from mqlake.message_store import MessageStore
@@ -41,7 +41,7 @@ class Address:
         host, separator, port = text.rpartition(":")
         if not separator or (":" in host and not host.endswith("]")):
             host, port = text, str(default_port)
-        if not port.isdecimal() or int(port) > 65535:
+        if not is_port(port):
             raise InvalidConfig("address", text, "must be HOST:PORT, with a port up to 65535")
         return cls(host.strip("[]") or "127.0.0.1", int(port))
 

@@ -6,21 +6,29 @@ member is told to rebalance. A connection that closes takes its clients with it.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
+from mqlake.broker.bodies import json_of
 from mqlake.broker.connection import Connection
 from mqlake.broker.refusals import Refusal
 from mqlake.delivery.consume.filters import SQL, TAG, Filter, Sql, Tags
 from mqlake.errors import InvalidFilter
 from mqlake.kernel import Command
-from mqlake.remoting.bodies import ConsumerData, Heartbeat, Subscription, read_json, write_json
+from mqlake.remoting.bodies import ConsumerData, Heartbeat, Subscription, write_json
 from mqlake.remoting.codes import RequestCode, ResponseCode
 from mqlake.remoting.command import response
 from mqlake.remoting.headers import GroupHeader, UnregisterHeader
 
 if TYPE_CHECKING:
     from mqlake.broker.server import Broker, Handler
+
+MAX_GROUPS: Final = 1_000
+"""Groups of one connection, with the clients that share it counted separately: a heart beat tells all of them."""
+MAX_SQL: Final = 16 << 10
+"""Characters of an SQL expression that a client sends."""
+PRODUCER, CONSUMER = "producer", "consumer"
 
 
 @dataclass(slots=True)
@@ -56,22 +64,25 @@ class ConsumerGroup:
                 changed = True
         return changed
 
-    def filter_of(self, topic: str) -> Filter:
-        """Return the filter of the group's subscription; InvalidFilter if its expression does not parse."""
-        found = self.filters.get(topic)
-        if found is None:
-            wanted = self.subscriptions[topic]
-            found = self.filters[topic] = make_filter(wanted.expression, wanted.expression_type)
-        return found
-
 
 def make_filter(expression: str | None, kind: str | None) -> Filter:
     """Return the filter of an expression as clients write it."""
     if kind in (None, "", TAG):
         return Tags(expression or "*")
     if kind == SQL:
-        return Sql(expression or "")
+        return _compiled(expression or "")
     raise InvalidFilter(expression or "", 0, f"an expression of type {kind}; known are {TAG} and {SQL}")
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(expression: str) -> Sql:
+    """Compile an expression, or return what was made of it: some clients send theirs with every pull.
+
+    Compiling takes the event loop's time, in proportion to the length.
+    """
+    if len(expression) > MAX_SQL:
+        raise InvalidFilter(expression, MAX_SQL, f"it has {len(expression)} characters; the most is {MAX_SQL}")
+    return Sql(expression)
 
 
 class Members:
@@ -82,6 +93,8 @@ class Members:
         self.producers: dict[str, dict[str, Connection]] = {}
         """By group and client id."""
         self.consumers: dict[str, ConsumerGroup] = {}
+        self._brought: dict[Connection, set[tuple[str, str, str]]] = {}
+        """What each connection told of itself: kind and name of a group, client id."""
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -94,7 +107,8 @@ class Members:
     # ---- heart beats
 
     def _heart_beat(self, connection: Connection, command: Command) -> Command:
-        beat = Heartbeat.decode(command.body)
+        beat = Heartbeat.from_json(json_of(command))
+        self._note(connection, beat)
         connection.language, connection.version = command.language, command.version
         for group in beat.producer_groups:
             self.producers.setdefault(group, {})[beat.client_id] = connection
@@ -102,23 +116,36 @@ class Members:
             self._join(beat, data, connection)
         return response(command, fields={"IS_SUB_CHANGE": "true", "IS_SUPPORT_HEART_BEAT_V2": "true"})
 
+    def _note(self, connection: Connection, beat: Heartbeat) -> None:
+        """Note what a connection brings, so that it alone is looked at when the connection closes."""
+        brought = {(PRODUCER, group, beat.client_id) for group in beat.producer_groups}
+        brought |= {(CONSUMER, data.group, beat.client_id) for data in beat.consumers}
+        brought |= self._brought.get(connection, set())
+        if len(brought) > MAX_GROUPS:
+            remark = f"one connection may belong to {MAX_GROUPS} groups, this one asks for {len(brought)}"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
+        self._brought[connection] = brought
+
     def _join(self, beat: Heartbeat, data: ConsumerData, connection: Connection) -> None:
         broker = self._broker
         broker.delivery.know_group(data.group)
         broker.parts.topics.retry_topic(data.group)
         group = self.consumers.setdefault(data.group, ConsumerGroup(data.group))
         if group.update(beat.client_id, connection, data, keep=beat.without_subscriptions):
-            self._note_filters(group)
             self._tell(group)
 
-    def _note_filters(self, group: ConsumerGroup) -> None:
-        """Record SQL filters, so that a RocketMQ broker on this store finds them."""
-        for topic, wanted in group.subscriptions.items():
-            if wanted.expression_type == SQL:
-                try:
-                    self._broker.delivery.filters.note(topic, group.name, group.filter_of(topic))
-                except InvalidFilter:
-                    continue  # its pulls are refused, with the reason
+    def filter_of(self, group: ConsumerGroup, topic: str) -> Filter:
+        """Return the filter of a group's subscription; InvalidFilter if its expression does not parse.
+
+        It is made when the first pull needs it: a heart beat may bring many. An SQL filter is recorded then, so that a
+        RocketMQ broker on this store finds it.
+        """
+        found = group.filters.get(topic)
+        if found is None:
+            wanted = group.subscriptions[topic]
+            found = group.filters[topic] = make_filter(wanted.expression, wanted.expression_type)
+            self._broker.delivery.filters.note(topic, group.name, found)
+        return found
 
     def _tell(self, group: ConsumerGroup) -> None:
         known = self._broker.delivery.groups.find(group.name)
@@ -139,14 +166,18 @@ class Members:
 
     def _leave_producers(self, group: str, client_id: str) -> None:
         members = self.producers.get(group, {})
-        members.pop(client_id, None)
+        left = members.pop(client_id, None)
         if not members:
             self.producers.pop(group, None)
+        if left is not None:
+            self._brought.get(left, set()).discard((PRODUCER, group, client_id))
 
     def _leave_consumers(self, name: str, client_id: str) -> None:
         group = self.consumers.get(name)
-        if group is None or group.members.pop(client_id, None) is None:
+        left = group.members.pop(client_id, None) if group is not None else None
+        if group is None or left is None:
             return
+        self._brought.get(left, set()).discard((CONSUMER, name, client_id))
         if group.members:
             self._tell(group)
         else:
@@ -157,11 +188,11 @@ class Members:
 
     def disconnected(self, connection: Connection) -> None:
         """A closed connection takes its clients out of their groups."""
-        for name, members in list(self.producers.items()):
-            for client_id in [each for each, at in members.items() if at is connection]:
+        for kind, name, client_id in self._brought.pop(connection, ()):
+            group = self.consumers.get(name)
+            if kind == PRODUCER and self.producers.get(name, {}).get(client_id) is connection:
                 self._leave_producers(name, client_id)
-        for name, group in list(self.consumers.items()):
-            for client_id in [each for each, at in group.members.items() if at is connection]:
+            elif kind == CONSUMER and group is not None and group.members.get(client_id) is connection:
                 self._leave_consumers(name, client_id)
 
     # ---- questions
@@ -175,8 +206,7 @@ class Members:
 
     def _check(self, connection: Connection, command: Command) -> Command:
         """Check a subscription before its consumer starts."""
-        body: Any = read_json(command.body)
-        wanted = Subscription.from_json(body.get("subscriptionData") if isinstance(body, dict) else None)
+        wanted = Subscription.from_json(json_of(command).get("subscriptionData"))
         if wanted.expression_type != TAG and not self._broker.settings.property_filter:
             raise no_sql(wanted.expression_type)
         make_filter(wanted.expression, wanted.expression_type)

@@ -8,14 +8,15 @@ group's right.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from mqlake.broker.accounts import Kind, Need, Right
+from mqlake.broker.bodies import json_of
 from mqlake.delivery.properties import REAL_TOPIC
 from mqlake.delivery.registry.system_topics import RETRY_PREFIX
 from mqlake.errors import BadRequest, StoreError
 from mqlake.kernel import Command
-from mqlake.remoting.bodies import Heartbeat, MessageQueue, Subscription, read_json
+from mqlake.remoting.bodies import Heartbeat, MessageQueue, Subscription, acks_of
 from mqlake.remoting.codes import RequestCode as Code
 from mqlake.remoting.codes import request_code
 
@@ -96,42 +97,35 @@ def _sent_back(broker: Broker, command: Command) -> Iterator[Need]:
 
 
 def _beat(broker: Broker, command: Command) -> Iterator[Need]:
-    for consumer in Heartbeat.decode(command.body).consumers:
+    for consumer in Heartbeat.from_json(json_of(command)).consumers:
         yield group(consumer.group)
         for wanted in consumer.subscriptions:
             yield topic(wanted.topic, Right.SUB)
 
 
-def _body(command: Command) -> dict[str, Any]:
-    body: Any = read_json(command.body)
-    if not isinstance(body, dict):
-        raise BadRequest("body", type(body).__name__, "an object")
-    return body
-
-
 def _queues(broker: Broker, command: Command) -> Iterator[Need]:
-    body = _body(command)
+    body = json_of(command)
     yield group(str(body.get("consumerGroup", "")))
     for each in body.get("mqSet") or ():
         yield topic(MessageQueue.from_json(each).topic, Right.SUB)
 
 
 def _assigned(broker: Broker, command: Command) -> Iterator[Need]:
-    body = _body(command)
+    body = json_of(command)
     yield group(str(body.get("consumerGroup", "")))
     yield topic(str(body.get("topic", "")), Right.SUB)
 
 
 def _checked(broker: Broker, command: Command) -> Iterator[Need]:
-    body = _body(command)
+    body = json_of(command)
     yield group(str(body.get("group", "")))
     yield topic(Subscription.from_json(body.get("subscriptionData")).topic, Right.SUB)
 
 
 def _acknowledged(broker: Broker, command: Command) -> Iterator[Need]:
-    for each in _body(command).get("acks") or ():
-        yield group(str(each["c"]))
-        yield topic(str(each["t"]), Right.SUB)
+    for each in acks_of(json_of(command)):
+        yield group(each.group)
+        yield topic(each.topic, Right.SUB)
 
 
 _READ = _named("topic", "consumerGroup")
@@ -164,6 +158,7 @@ NEEDS: Final[dict[int, Needs | None]] = {
     **dict.fromkeys((Code.SEARCH_OFFSET_BY_TIMESTAMP, Code.GET_MAX_OFFSET, Code.GET_MIN_OFFSET), _OF_TOPIC),
     **dict.fromkeys((Code.GET_EARLIEST_MSG_STORETIME, Code.GET_TOPIC_CONFIG), _OF_TOPIC),
     **dict.fromkeys((Code.GET_TOPIC_STATS_INFO, Code.QUERY_TOPIC_CONSUME_BY_WHO), _OF_TOPIC),
+    Code.QUERY_CONSUME_QUEUE: _named("topic", "consumerGroup", Right.ANY, is_optional=True),
     **dict.fromkeys((Code.GET_CONSUMER_CONNECTION_LIST, Code.GET_CONSUMER_RUNNING_INFO), _named(None, "consumerGroup")),
     **dict.fromkeys((Code.GET_SUBSCRIPTIONGROUP_CONFIG, Code.QUERY_TOPICS_BY_CONSUMER), _named(None, "group")),
     Code.QUERY_SUBSCRIPTION_BY_CONSUMER: _READ_SHORT,
@@ -171,6 +166,7 @@ NEEDS: Final[dict[int, Needs | None]] = {
     # the name server (most routes are open), and lists
     Code.GET_ROUTEINFO_BY_TOPIC: _named("topic"),
     **dict.fromkeys((Code.GET_BROKER_CLUSTER_INFO, Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER), _nothing),
+    Code.GET_BROKER_MEMBER_GROUP: _nothing,
     **dict.fromkeys((Code.GET_TOPICS_BY_CLUSTER, Code.GET_SYSTEM_TOPIC_LIST_FROM_NS), _nothing),
     **dict.fromkeys((Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, Code.GET_BROKER_RUNTIME_INFO), _nothing),
     **dict.fromkeys((Code.GET_KV_CONFIG, Code.GET_KVLIST_BY_NAMESPACE, Code.GET_PRODUCER_CONNECTION_LIST), _nothing),
@@ -180,12 +176,13 @@ NEEDS: Final[dict[int, Needs | None]] = {
     **dict.fromkeys((Code.UPDATE_AND_CREATE_TOPIC_LIST, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST), None),
     **dict.fromkeys((Code.WIPE_WRITE_PERM_OF_BROKER, Code.ADD_WRITE_PERM_OF_BROKER, Code.UPDATE_NAMESRV_CONFIG), None),
     **dict.fromkeys((Code.CLEAN_EXPIRED_CONSUMEQUEUE, Code.CLEAN_UNUSED_TOPIC, Code.DELETE_EXPIRED_COMMITLOG), None),
-    Code.GET_ALL_PRODUCER_INFO: None,
+    **dict.fromkeys((Code.REGISTER_BROKER, Code.UNREGISTER_BROKER, Code.GET_ALL_PRODUCER_INFO), None),
     **dict.fromkeys((Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Code.DELETE_SUBSCRIPTIONGROUP), None),
     **dict.fromkeys((Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Code.GET_ALL_CONSUMER_OFFSET), None),
     **dict.fromkeys((Code.UPDATE_BROKER_CONFIG, Code.GET_BROKER_CONFIG, Code.GET_NAMESRV_CONFIG), None),
     **dict.fromkeys((Code.PUT_KV_CONFIG, Code.DELETE_KV_CONFIG, Code.GET_ALL_MESSAGE_REQUEST_MODE), None),
     **dict.fromkeys((Code.VIEW_BROKER_STATS_DATA, Code.GET_BROKER_CONSUME_STATS), None),
+    Code.GET_COLD_DATA_FLOW_CTR_INFO: None,
     **dict.fromkeys((Code.GET_ALL_DELAY_OFFSET, Code.GET_TIMER_CHECK_POINT, Code.GET_TIMER_METRICS), None),
     **dict.fromkeys((Code.CONSUME_MESSAGE_DIRECTLY, Code.GET_BROKER_HA_STATUS), None),
 }

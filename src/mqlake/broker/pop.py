@@ -10,24 +10,25 @@ acknowledged, so that a restart delivers what was open again, and loses nothing.
 from __future__ import annotations
 
 import asyncio
-import base64
 import heapq
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from mqlake.broker.bodies import json_of
 from mqlake.broker.connection import Connection
 from mqlake.broker.membership import make_filter
+from mqlake.broker.pull import select_in_time
 from mqlake.broker.refusals import Refusal, refuse
 from mqlake.delivery.consume.filters import ALL, SQL, Filter
 from mqlake.delivery.later.deliveries import copy_of
 from mqlake.delivery.registry.offsets import name_of
 from mqlake.delivery.registry.system_topics import RETRY_PREFIX
 from mqlake.delivery.registry.topics import Topic
-from mqlake.errors import BadRequest, UnknownTopic
+from mqlake.errors import UnknownTopic
 from mqlake.kernel import Command, Message, encode_record
 from mqlake.message import StoredMessage
-from mqlake.remoting.bodies import decode_records, read_json
+from mqlake.remoting.bodies import acks_of, decode_records
 from mqlake.remoting.codes import RequestCode, ResponseCode
 from mqlake.remoting.command import response
 from mqlake.remoting.headers import AckHeader, PopHeader
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 MAX_COUNT: Final = 32
 LATE_MS: Final = 500
+REVIVE_PAUSE_MS: Final = 1_000
+"""After this time a message that could not be put into the retry topic is tried again."""
 NORMAL, RETRY = "0", "1"
 FIRST_POP, CHECKPOINT, ORIGIN_GROUP = "1ST_POP_TIME", "POP_CK", "ORIGIN_GROUP"
 QueueName = tuple[str, int]
@@ -52,10 +55,39 @@ class PopQueue:
     next_offset: int
     handed_out: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Queue offset -> when it becomes visible again, and when it was popped."""
+    by_pop: dict[int, set[int]] = field(default_factory=dict)
+    """When it was popped -> queue offsets: a few, however many are handed out."""
+    _lowest: list[int] = field(default_factory=list)
+    """A heap of handed out offsets. One that was taken off stays until it is the lowest."""
 
     @property
     def progress(self) -> int:
-        return min(self.handed_out, default=self.next_offset)
+        while self._lowest and self._lowest[0] not in self.handed_out:
+            heapq.heappop(self._lowest)
+        return self._lowest[0] if self._lowest else self.next_offset
+
+    def hand_out(self, offset: int, due_ms: int, popped_ms: int) -> None:
+        known = self.handed_out.get(offset)
+        if known is None:
+            heapq.heappush(self._lowest, offset)
+        else:
+            self._leave_pop(offset, known[1])
+        self.handed_out[offset] = due_ms, popped_ms
+        self.by_pop.setdefault(popped_ms, set()).add(offset)
+
+    def take_off(self, offset: int, popped_ms: int) -> bool:
+        """Forget a message, if it is still handed out by this pop: else it was delivered again meanwhile."""
+        if self.handed_out.get(offset, (0, -1))[1] != popped_ms:
+            return False
+        del self.handed_out[offset]
+        self._leave_pop(offset, popped_ms)
+        return True
+
+    def _leave_pop(self, offset: int, popped_ms: int) -> None:
+        offsets = self.by_pop[popped_ms]
+        offsets.discard(offset)
+        if not offsets:
+            del self.by_pop[popped_ms]
 
 
 @dataclass(slots=True, eq=False)
@@ -117,11 +149,14 @@ class Pops:
             raise Refusal(ResponseCode.INVALID_PARAMETER, f"queueId[{header.queue_id}] is illegal")
         wanted = make_filter(header.exp, header.exp_type)
         names = self._names(header, topic)
-        answer = self._take(command, header, wanted, names)
+        answer, has_more = self._take(command, header, wanted, names)
         if answer is None and header.poll_time <= 0:
             return self._nothing(command, header, now_ms)
         if answer is None:
-            self._park(WaitingPop(connection, command, header, wanted, names))
+            pop = WaitingPop(connection, command, header, wanted, names)
+            self._park(pop)
+            if has_more:
+                self._broker.loop.call_soon(self._try, pop)
         return answer
 
     def _names(self, header: PopHeader, topic: Topic) -> list[QueueName]:
@@ -133,15 +168,17 @@ class Pops:
         ids = [header.queue_id] if header.queue_id >= 0 else [(self._turn + i) % count for i in range(count)]
         return [(retry, 0), *((header.topic, queue_id) for queue_id in ids)]
 
-    def _take(self, command: Command, header: PopHeader, wanted: Filter, names: list[QueueName]) -> Command | None:
-        """Return the answer with messages; None if there are none."""
+    def _take(
+        self, command: Command, header: PopHeader, wanted: Filter, names: list[QueueName]
+    ) -> tuple[Command | None, bool]:
+        """Return the answer with messages, None if none matched, and whether there are more to look at."""
         now_ms, popped, left = _now_ms(), Popped(), max(1, header.max_msg_nums)
         for topic, queue_id in names:
             if left > 0:
                 is_retry = topic != header.topic
                 left -= self._take_from(header, ALL if is_retry else wanted, topic, queue_id, left, now_ms, popped)
         if not popped.records:
-            return None
+            return None, popped.rest > 0
         size = sum(map(len, popped.records))
         self._broker.parts.stats.delivered(header.topic, header.consumer_group, len(popped.records), size)
         self._schedule()
@@ -151,7 +188,7 @@ class Pops:
             "restNum": str(popped.rest),
             "startOffsetInfo": ";".join(popped.starts),
         }
-        return response(command, fields=fields, body=b"".join(popped.records), remark="FOUND")
+        return response(command, fields=fields, body=b"".join(popped.records), remark="FOUND"), popped.rest > 0
 
     def _take_from(
         self, header: PopHeader, wanted: Filter, topic: str, queue_id: int, limit: int, now_ms: int, popped: Popped
@@ -166,14 +203,19 @@ class Pops:
         except UnknownTopic:
             return 0
         if not found.message_count:
-            inside = found.first_offset <= queue.next_offset <= found.end_offset
+            before = queue.next_offset
+            inside = found.first_offset <= before <= found.end_offset
             queue.next_offset = found.next_offset if inside else found.first_offset
+            if queue.next_offset != before:  # else another look would find the same
+                popped.rest += found.end_offset - queue.next_offset
             return 0
-        messages = wanted.select(decode_records(found.records)) if wanted.kind == SQL else decode_records(found.records)
-        start = messages[0].queue_offset if messages else found.next_offset
+        messages, next_offset = decode_records(found.records), found.next_offset
+        if wanted.kind == SQL:
+            messages, next_offset = select_in_time(wanted, messages, next_offset)
+        start = messages[0].queue_offset if messages else next_offset
         for message in messages:
-            self._hand_out(queue, message.queue_offset, header.invisible_time, now_ms)
-        queue.next_offset = found.next_offset
+            self._hand_out(queue, message.queue_offset, now_ms + max(header.invisible_time, 1), now_ms)
+        queue.next_offset = next_offset
         self._commit(queue)
         if messages:
             kind = NORMAL if topic == header.topic else RETRY
@@ -182,7 +224,7 @@ class Pops:
             popped.records += [
                 each.record if kind == NORMAL else self._retried(each, header, start, now_ms) for each in messages
             ]
-        popped.rest += found.end_offset - found.next_offset
+        popped.rest += found.end_offset - next_offset
         return len(messages)
 
     def _queue(self, header: PopHeader, topic: str, queue_id: int) -> PopQueue:
@@ -197,9 +239,8 @@ class Pops:
             known = self._queues[name] = PopQueue(*name, offset)
         return known
 
-    def _hand_out(self, queue: PopQueue, offset: int, invisible_ms: int, now_ms: int) -> None:
-        due_ms = now_ms + max(invisible_ms, 1)
-        queue.handed_out[offset] = due_ms, now_ms
+    def _hand_out(self, queue: PopQueue, offset: int, due_ms: int, popped_ms: int) -> None:
+        queue.hand_out(offset, due_ms, popped_ms)
         heapq.heappush(self._due, (due_ms, queue.group, queue.topic, queue.queue_id, offset))
 
     def _commit(self, queue: PopQueue) -> None:
@@ -248,13 +289,22 @@ class Pops:
         """Look again for pops of queues that dispatch moved."""
         for name in moved:
             for pop in list(self.waiting.get(name, ())):
-                try:
-                    answer = self._take(pop.command, pop.header, pop.wanted, pop.names)
-                except Exception as error:
-                    answer = refuse(pop.command, error)
-                if answer is not None:
-                    self._forget(pop)
-                    pop.connection.answer(pop.command, answer)
+                self._try(pop)
+
+    def _try(self, pop: WaitingPop) -> None:
+        """Look again for a pop that waits, a step at a time: a filter may pass over many messages."""
+        if pop not in self.waiting.get(pop.names[0], ()):  # it was answered, or its time is over
+            return
+        answer: Command | None
+        try:
+            answer, has_more = self._take(pop.command, pop.header, pop.wanted, pop.names)
+        except Exception as error:
+            answer, has_more = refuse(pop.command, error), False
+        if answer is not None:
+            self._forget(pop)
+            pop.connection.answer(pop.command, answer)
+        elif has_more:
+            self._broker.loop.call_soon(self._try, pop)
 
     def _expire(self, pop: WaitingPop) -> None:
         self._forget(pop)
@@ -286,22 +336,22 @@ class Pops:
         return response(command)
 
     def _acknowledge(self, group: str, topic: str, queue_id: int, offset: int, popped_ms: int) -> None:
-        """Take a message off, if it is still handed out by this pop: else it was delivered again meanwhile."""
         queue = self._queues.get((group, topic, queue_id))
-        if queue is not None and queue.handed_out.get(offset, (0, -1))[1] == popped_ms:
-            del queue.handed_out[offset]
+        if queue is not None and queue.take_off(offset, popped_ms):
             self._commit(queue)
 
     def _ack_batch(self, connection: Connection, command: Command) -> Command:
-        body: Any = read_json(command.body)
-        if not isinstance(body, dict):
-            raise BadRequest("body", type(body).__name__, "an object with acks")
-        for each in body.get("acks") or ():
-            group, topic = str(each["c"]), str(each["t"])
-            if str(each.get("r", NORMAL)) != NORMAL:
-                topic = retry_topic(group, topic)
-            for place in _bits(each.get("b")):
-                self._acknowledge(group, topic, int(each["q"]), int(each["so"]) + place, int(each["pt"]))
+        for ack in acks_of(json_of(command)):
+            topic = retry_topic(ack.group, ack.topic) if ack.is_retry else ack.topic
+            queue = self._queues.get((ack.group, topic, ack.queue_id))
+            if queue is None:
+                continue
+            # of what that pop handed out, not of every set bit: a client may set millions
+            acknowledged = [offset for offset in queue.by_pop.get(ack.popped_ms, ()) if ack.has(offset)]
+            for offset in acknowledged:
+                queue.take_off(offset, ack.popped_ms)
+            if acknowledged:
+                self._commit(queue)
         return response(command)
 
     def _change(self, connection: Connection, command: Command) -> Command:
@@ -311,7 +361,7 @@ class Pops:
         if queue is None or queue.handed_out.get(header.offset, (0, -1))[1] != popped_ms:
             raise Refusal(ResponseCode.NO_MESSAGE, "the message is not handed out under this handle any more")
         invisible_ms = header.invisible_time or 0
-        self._hand_out(queue, header.offset, invisible_ms, now_ms)
+        self._hand_out(queue, header.offset, now_ms + max(invisible_ms, 1), now_ms)
         self._schedule()
         return response(command, fields=_common(now_ms, invisible_ms))
 
@@ -358,7 +408,7 @@ class Pops:
             if not future.cancelled() and future.exception() is None:
                 self._acknowledge(queue.group, queue.topic, queue.queue_id, offset, popped_ms)
             elif offset in queue.handed_out:
-                self._hand_out(queue, offset, 1_000, popped_ms)  # tried again a little later
+                self._hand_out(queue, offset, _now_ms() + REVIVE_PAUSE_MS, popped_ms)
                 self._schedule()
 
         self._broker.in_pool(store).add_done_callback(stored)
@@ -388,12 +438,6 @@ def _handle(text: str) -> tuple[int, int]:
         return int(parts[0]), int(parts[1])
     except (IndexError, ValueError):
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"extraInfo {text[:80]!r} is no handle") from None
-
-
-def _bits(value: Any) -> list[int]:
-    """Return the places that are set in a bit set: base64 of its bytes, or a list of them."""
-    data = base64.b64decode(value) if isinstance(value, str) else bytes(each & 0xFF for each in value or ())
-    return [8 * at + bit for at, byte in enumerate(data) for bit in range(8) if byte >> bit & 1]
 
 
 def _now_ms() -> int:

@@ -7,6 +7,7 @@ only while pulls are parked. A pull that is woken and finds nothing that matches
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from mqlake.broker.refusals import FAQ, Refusal, refuse
 from mqlake.delivery.consume.filters import SQL, Filter
 from mqlake.errors import InvalidFilter, UnknownTopic
 from mqlake.kernel import Command
+from mqlake.message import StoredMessage
 from mqlake.remoting.codes import RequestCode, ResponseCode
 from mqlake.remoting.command import response
 from mqlake.remoting.headers import PULL_COMMIT, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader, read_pull_header
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 MAX_SUSPEND_MS = 60_000
 EMPTY = Gathered(b"", 0, 0, 0, 0)
 RESET = "OFFSET_RESET"
+SELECT_S = 0.05
+"""Processor time that one pull or pop may take to evaluate an SQL expression; it then answers with what it has."""
 QueueName = tuple[str, int]
 
 
@@ -39,6 +43,20 @@ class Parked:
     header: PullHeader
     wanted: Filter
     timer: asyncio.TimerHandle | None = None
+
+
+def select_in_time(wanted: Filter, messages: list[StoredMessage], end: int) -> tuple[list[StoredMessage], int]:
+    """Return the messages that match and the queue offset to continue at: `end`, or less once `SELECT_S` is over.
+
+    A long expression on large properties takes its time with each message, and other clients wait meanwhile.
+    """
+    until = time.thread_time() + SELECT_S
+    matching: list[StoredMessage] = []
+    for place, message in enumerate(messages, 1):
+        matching += wanted.select([message])
+        if time.thread_time() > until and place < len(messages):
+            return matching, messages[place].queue_offset
+    return matching, end
 
 
 class Pulls:
@@ -122,7 +140,7 @@ class Pulls:
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
         if known.version < header.sub_version:
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-        return group.filter_of(header.topic)
+        return self._broker.members.filter_of(group, header.topic)
 
     # ---- reading
 
@@ -161,9 +179,9 @@ class Pulls:
         if not queue.first_offset <= start < queue.end_offset:
             return Gathered(b"", 0, start, queue.first_offset, queue.end_offset)
         fetched = self._reader.fetch(*name, start, limit, most)
-        matching = wanted.select(fetched.messages)
+        matching, next_offset = select_in_time(wanted, fetched.messages, fetched.next_offset)
         records = b"".join([message.record for message in matching])
-        return Gathered(records, len(matching), fetched.next_offset, queue.first_offset, queue.end_offset)
+        return Gathered(records, len(matching), next_offset, queue.first_offset, queue.end_offset)
 
     @staticmethod
     def _nothing(asked: int, found: Gathered) -> tuple[ResponseCode, str, int]:

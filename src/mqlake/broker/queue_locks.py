@@ -7,12 +7,12 @@ its locks until then, as in RocketMQ: the client may come back.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from mqlake.broker.bodies import json_of
 from mqlake.broker.connection import Connection
-from mqlake.errors import BadRequest
 from mqlake.kernel import Command
-from mqlake.remoting.bodies import MessageQueue, read_json, write_json
+from mqlake.remoting.bodies import MessageQueue, write_json
 from mqlake.remoting.codes import RequestCode
 from mqlake.remoting.command import response
 
@@ -79,8 +79,6 @@ class QueueLocks:
 
 
 def _read(command: Command) -> tuple[str, str, list[MessageQueue]]:
-    body: Any = read_json(command.body)
-    if not isinstance(body, dict):
-        raise BadRequest("body", type(body).__name__, "an object with consumerGroup, clientId and mqSet")
+    body = json_of(command)
     queues = [MessageQueue.from_json(each) for each in body.get("mqSet") or ()]
     return str(body.get("consumerGroup", "")), str(body.get("clientId", "")), queues

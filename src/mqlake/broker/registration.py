@@ -80,7 +80,7 @@ class Registration:
         link = _Link(reader, writer)
         try:
             while not self._stopping.is_set():
-                topics = tuple(self._broker.parts.topics.table)
+                topics = self._topics()
                 await link.call(self._register(topics))
                 self.registered[at] = True
                 await self._until_due(topics)
@@ -93,7 +93,7 @@ class Registration:
         due = self._broker.loop.time() + REPEAT_S
         while not self._stopping.is_set() and self._broker.loop.time() < due:
             await self._rest(LOOK_S)
-            if tuple(self._broker.parts.topics.table) != told:
+            if self._topics() != told:
                 return
 
     async def _rest(self, seconds: float) -> None:
@@ -102,6 +102,10 @@ class Registration:
                 await self._stopping.wait()
         except TimeoutError:
             pass
+
+    def _topics(self) -> tuple[Topic, ...]:
+        topics = self._broker.parts.topics
+        return tuple(map(topics.announced, topics.table))
 
     # ---- requests
 

@@ -1,4 +1,4 @@
-"""The name server's part: where topics are. There is one broker, this one."""
+"""The name server's part: where topics are. There is one broker, this one, and its slaves."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Routes:
 
     def _route(self, connection: Connection, command: Command) -> Command:
         header = RouteHeader.read(command.fields)
-        topic = self._find(header.topic)
+        topic = self._broker.parts.topics.announced(self._find(header.topic))
         route = Route(
             queues=[
                 QueueData(
@@ -69,7 +69,7 @@ class Routes:
                 BrokerData(
                     self._settings.cluster,
                     self._settings.broker_name,
-                    {self._settings.broker_id: self._broker.address},
+                    self._broker.parts.slaves.addresses(),
                 )
             ],
             order_topic_conf=self._values.get(("ORDER_TOPIC_CONFIG", topic.name)) if self._serves_order else None,
@@ -93,7 +93,7 @@ class Routes:
     def _clusters(self, connection: Connection, command: Command) -> Command:
         name, cluster = self._settings.broker_name, self._settings.cluster
         broker = {
-            "brokerAddrs": {str(self._settings.broker_id): self._broker.address},
+            "brokerAddrs": {str(number): at for number, at in self._broker.parts.slaves.addresses().items()},
             "brokerName": name,
             "cluster": cluster,
             "enableActingMaster": False,

@@ -34,7 +34,7 @@ class RuntimeInfo:
             RequestCode.GET_BROKER_CONFIG: self._config,
             RequestCode.UPDATE_BROKER_CONFIG: self._change,
             RequestCode.VIEW_BROKER_STATS_DATA: self._stats,
-            RequestCode.GET_BROKER_CONSUME_STATS: self._consume_stats,
+            RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: self._cold_reads,
         }
 
     def _roll(self) -> None:
@@ -167,10 +167,11 @@ class RuntimeInfo:
         body = {"statsDay": minute, "statsHour": minute, "statsMinute": minute}
         return response(command, body=write_json(body))
 
-    def _consume_stats(self, connection: Connection, command: Command) -> Command:
-        broker = self._broker
-        body = {"brokerAddr": broker.address, "consumeStatsList": [], "totalDiff": 0, "totalInflightDiff": 0}
-        return response(command, body=write_json(body))
+    def _cold_reads(self, connection: Connection, command: Command) -> Command:
+        """Answer as a broker whose flow control of cold reads is off, as it is by default: nothing is counted."""
+        tables: dict[str, dict[str, int]] = {"configTable": {}, "runtimeTable": {}}
+        limits = {"cgColdReadThreshold": 3 << 20, "globalColdReadThreshold": 100 << 20}
+        return response(command, body=write_json({**tables, **limits, "globalAcc": 0}))
 
 
 def _shown(value: object) -> str:

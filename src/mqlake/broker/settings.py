@@ -12,6 +12,8 @@ DEFAULT_NAME_SERVER_PORT = 9876
 DEFAULT_BROKER_PORT = 10911
 DEFAULT_METRICS_PORT = 5557
 """RocketMQ's own port for Prometheus."""
+LONGEST = 18
+"""Digits of a number that certainly fits 64 bits."""
 AUTO_CREATE_KEY = "TBW102"
 """The topic whose settings a topic gets that is created by its first message."""
 
@@ -31,7 +33,7 @@ class BrokerSettings:
     trace_on: bool = True
     """traceOn: producers trace unless it says no."""
     permission: int = 6
-    """brokerPermission: 4 reads, 2 writes."""
+    """brokerPermission: 4 lets clients read, 2 lets them write."""
     property_filter: bool = True
     """enablePropertyFilter: SQL92 filters. RocketMQ's default is off."""
     long_polling: bool = True
@@ -108,6 +110,7 @@ NAMES = {
 }
 CHANGEABLE = frozenset(
     {
+        "brokerPermission",
         "enablePropertyFilter",
         "longPollingEnable",
         "shortPollingTimeMills",
@@ -127,7 +130,7 @@ def _value(name: str, text: str, kind: str) -> Any:
             raise InvalidConfig(name, text, "must be true or false")
         return text.lower() == "true"
     if kind == "int":
-        if not text.isdecimal():
-            raise InvalidConfig(name, text, "must be a whole number")
+        if not text.isdecimal() or len(text) > LONGEST:
+            raise InvalidConfig(name, text[: LONGEST + 1], f"must be a whole number of at most {LONGEST} digits")
         return int(text)
     return text

@@ -19,6 +19,7 @@ from mqlake.broker.routes import Routes
 from mqlake.broker.runtime_info import RuntimeInfo
 from mqlake.broker.send import Sends
 from mqlake.broker.send_back import SendBacks
+from mqlake.broker.slaves import Slaves
 from mqlake.broker.stats import Stats
 from mqlake.broker.topics import TopicRequests
 from mqlake.broker.transactions import BrokerTransactions
@@ -41,6 +42,7 @@ class Parts:
         self.stats = Stats(broker.loop)
         self.topics = TopicRequests(broker)
         self.members = Members(broker)
+        self.slaves = Slaves(broker)
         self.routes = Routes(broker)
         self.transactions = BrokerTransactions(broker)
         self.locks = QueueLocks(broker)
@@ -61,7 +63,7 @@ class Parts:
         parts: list[Part] = [
             *(self.topics, self.members, self.routes, self.transactions, self.locks, self.sends, self.pulls),
             *(self.offsets, self.send_backs, self.queries, self.replies, self.admin, self.runtime_info),
-            *(self.assignments, self.pops, self.replication),
+            *(self.assignments, self.pops, self.replication, self.slaves),
         ]
         for part in parts:
             found |= part.handlers()
@@ -70,6 +72,7 @@ class Parts:
 
     def disconnected(self, connection: Connection) -> None:
         self.members.disconnected(connection)
+        self.slaves.disconnected(connection)
         self.pops.disconnected(connection)
         self.pulls.disconnected(connection)
 

@@ -6,8 +6,10 @@ normally TBW102, if that one may be inherited from.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from mqlake.broker.bodies import json_of
 from mqlake.broker.connection import Connection
 from mqlake.broker.refusals import Refusal, no_topic
 from mqlake.broker.settings import AUTO_CREATE_KEY
@@ -26,7 +28,7 @@ from mqlake.delivery.registry.topics import Permission, Topic
 from mqlake.errors import BadRequest, InvalidMessage
 from mqlake.kernel import Command
 from mqlake.logs.topic_table import LIGHT_PREFIX, require_topic
-from mqlake.remoting.bodies import read_json, write_json
+from mqlake.remoting.bodies import write_json
 from mqlake.remoting.codes import RequestCode, ResponseCode
 from mqlake.remoting.command import response
 from mqlake.remoting.headers import CreateTopicHeader, TopicHeader
@@ -109,6 +111,9 @@ class TopicRequests:
             raise Refusal(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
         known = self.table.find(topic)
         if known is not None:
+            if known.ordered and not self._broker.settings.permission & Permission.WRITE:
+                address = self._broker.address
+                raise Refusal(ResponseCode.NO_PERMISSION, f"the broker[{address}] sending message is forbidden")
             return known
         self._require_name(topic)
         if topic.startswith(RETRY_PREFIX):
@@ -134,8 +139,20 @@ class TopicRequests:
         count = max(1, self._delivery.know_group(group).retry_queue_count)
         return self.create(Topic(name, count, count, READ_WRITE))
 
+    def announced(self, topic: Topic) -> Topic:
+        """Return a topic's settings as routes show them: with no more permission than the broker itself gives.
+
+        So clients stop sending to a broker without WRITE. As with RocketMQ it takes what they send nevertheless, for
+        example retries, except for topics in order.
+        """
+        permission = topic.permission & (Permission(self._broker.settings.permission & 7) | Permission.INHERIT)
+        return topic if permission == topic.permission else replace(topic, permission=permission)
+
     def for_read(self, topic: str) -> Topic:
         """Return the settings of a topic that is read; the refusal that clients understand if there is none."""
+        if not self._broker.settings.permission & Permission.READ:
+            address = self._broker.address
+            raise Refusal(ResponseCode.NO_PERMISSION, f"the broker[{address}] pulling message is forbidden")
         known = self.table.find(topic)
         if known is None:
             raise no_topic(topic)
@@ -157,8 +174,8 @@ class TopicRequests:
         return response(command)
 
     def _create_list(self, connection: Connection, command: Command) -> Command:
-        body: Any = read_json(command.body)
-        found = body.get("topicConfigList") if isinstance(body, dict) else None
+        body = json_of(command)
+        found = body.get("topicConfigList")
         if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
             raise BadRequest("body", str(body)[:80], "topicConfigList with the settings of topics")
         for each in found:

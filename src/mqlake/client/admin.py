@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self
@@ -17,7 +17,7 @@ from mqlake.client.security import Credentials
 from mqlake.client.session import Session
 from mqlake.codec.message_id import decode_message_id
 from mqlake.delivery.consume.assignment import QueueLag
-from mqlake.delivery.consume.progress import Start, check_start
+from mqlake.delivery.consume.progress import Start, check_start, require_queues
 from mqlake.delivery.properties import UNIQUE_KEY
 from mqlake.delivery.registry.groups import Group
 from mqlake.delivery.registry.topics import Permission, Topic
@@ -112,8 +112,12 @@ class AsyncAdmin:
         """Return the addresses of all masters."""
         address, answer = await self._session.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
         found: Any = read_json(answer.body)
-        masters = [each["brokerAddrs"].get("0") for each in (found.get("brokerAddrTable") or {}).values()]
-        known = sorted(str(master) for master in masters if master)
+        brokers = found.get("brokerAddrTable") or {}
+        known = sorted(str(each["brokerAddrs"]["0"]) for each in brokers.values() if each["brokerAddrs"].get("0"))
+        if not known and brokers:
+            names = ", ".join(sorted(brokers))
+            reason = f"this name server knows only slaves, of {names}: ask the name server of the master instead"
+            raise NotConnected(address, reason)
         if not known:
             raise NotConnected(address, "this name server knows no broker")
         return known
@@ -184,10 +188,14 @@ class AsyncAdmin:
     async def reset(self, group: str, topic: str, to: Start) -> dict[int, int]:
         """Set a group's progress on a topic: see `start` of a consumer. Connected members continue there.
 
-        Returns the new queue offsets by queue id.
+        Offsets by queue id set these queues only. Returns the new queue offsets by queue id.
         """
         check_start(to)
-        offsets = {queue: await offset_at(self._session, queue, to) for queue in await self._queues(topic)}
+        found = await self._queues(topic)
+        if isinstance(to, Mapping):
+            require_queues(topic, sorted({queue.queue_id for queue in found}), to)
+            found = [queue for queue in found if queue.queue_id in to]
+        offsets = {queue: await offset_at(self._session, queue, to) for queue in found}
         by_address: dict[str, list[MessageQueue]] = {}
         for queue in offsets:
             by_address.setdefault(await address_of(self._session, queue), []).append(queue)
@@ -273,6 +281,8 @@ class AsyncAdmin:
         unique: bool = False,
     ) -> list[StoredMessage]:
         """Return the newest `limit` messages with a key, by store time; with `unique`, those with that unique key."""
+        if limit < 1:
+            return []
         header = QueryMessageHeader(topic, key, limit, begin_ms, end_ms, unique_key=unique)
         accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         found: list[StoredMessage] = []

@@ -43,10 +43,8 @@ class LoopThread:
     def join(cls) -> LoopThread:
         """Return the running thread; start it for its first user."""
         with _lock:
-            thread = cls._shared
-            if thread is None:
-                thread = cls._shared = cls()
-                thread._worker.start()
+            thread = cls._shared = cls._shared or cls()
+            thread._worker.start()  # for its first user, and again for the next if a signal interrupted that one
             thread._users += 1
             return thread
 

@@ -189,7 +189,7 @@ class Connections:
                 await loop.create_connection(lambda: connection, host.strip("[]"), int(port), ssl=self._tls)
         except TimeoutError:
             raise NotConnected(address, f"no connection within {self._timeout_s:g} s") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, OverflowError) as error:  # a route may name a port that there is not
             raise NotConnected(address, f"no connection ({error})") from None
         self._open[address] = connection
         try:

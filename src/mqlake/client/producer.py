@@ -17,7 +17,7 @@ from mqlake.client.requests import Replies
 from mqlake.client.routes import TopicRoute
 from mqlake.client.security import Credentials
 from mqlake.client.sending import STORED, SendReceipt, header_of, prepared, receipts_of
-from mqlake.client.session import Session
+from mqlake.client.session import Asked, Session
 from mqlake.client.transactions import AsyncTransaction, Check, Decisions
 from mqlake.delivery.properties import DELAY_LEVEL, DELAY_MS, DELAY_SEC, DELIVER_MS, UNIQUE_KEY
 from mqlake.errors import InvalidConfig, NoRoute, NotConnected, RemoteError, RequestRefused, RequestTimeout
@@ -113,23 +113,36 @@ class AsyncProducer:
     async def send_oneway(self, message: Message, *, ordered_by: str | None = None) -> None:
         """Send a message without waiting for an answer: nobody learns whether it was stored."""
         out = prepared(message)
-        queue, address = await self._choose(out, ordered_by, set())
-        await self._session.send_oneway(
-            address, RequestCode.SEND_MESSAGE_V2, header_of(out, self.group, queue), out.body
-        )
+        code = RequestCode.SEND_MESSAGE_V2
+        async with self._session.within(self._timeout_s, code):
+            queue, address = await self._choose(out, ordered_by, set(), self._timeout_s)
+            await self._session.send_oneway(address, code, header_of(out, self.group, queue), out.body)
 
     async def _store(
         self, code: RequestCode, out: Message, parts: Sequence[Message], ordered_by: str | None, limit_s: float | None
     ) -> list[SendReceipt]:
         """Send until a broker stored it, the refusal is final, or the time is over."""
+        limit_s = self._timeout_s if limit_s is None else limit_s
+        deadline = asyncio.get_running_loop().time() + limit_s
+        async with self._session.within(limit_s, code) as asked:
+            return await self._try(code, out, parts, ordered_by, deadline, asked)
+
+    async def _try(
+        self,
+        code: RequestCode,
+        out: Message,
+        parts: Sequence[Message],
+        ordered_by: str | None,
+        deadline: float,
+        asked: Asked,
+    ) -> list[SendReceipt]:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self._timeout_s if limit_s is None else limit_s)
         refusals, pause, avoid = 0, FIRST_PAUSE_S, set[str]()
         while True:
             broker_name = ""
             try:
-                queue, address = await self._choose(out, ordered_by, avoid)
-                broker_name = queue.broker_name
+                queue, address = await self._choose(out, ordered_by, avoid, deadline - loop.time())
+                broker_name, asked.address = queue.broker_name, address
                 attempt_s = max(0.001, min(ATTEMPT_S, deadline - loop.time()))
                 is_batch = code == RequestCode.SEND_BATCH_MESSAGE
                 fields = header_of(out, self.group, queue, batch=is_batch)
@@ -161,9 +174,11 @@ class AsyncProducer:
         if known is not None and known.is_template:
             self._session.routes.expire(topic)
 
-    async def _choose(self, message: Message, ordered_by: str | None, avoid: set[str]) -> tuple[MessageQueue, str]:
+    async def _choose(
+        self, message: Message, ordered_by: str | None, avoid: set[str], limit_s: float
+    ) -> tuple[MessageQueue, str]:
         """Return the queue for a message and its broker's address; not one of the brokers that failed, if possible."""
-        route = await self._session.routes.get(message.topic, for_send=True)
+        route = await self._session.routes.get(message.topic, for_send=True, limit_s=limit_s)
         queues = route.writable
         if message.queue_id is not None:
             queues = [each for each in queues if each.queue_id == message.queue_id]
@@ -173,7 +188,7 @@ class AsyncProducer:
         if avoid and ordered_by is None:
             queues = [each for each in queues if each.broker_name not in avoid] or queues
         if not queues:
-            raise NoRoute(self._session.name_servers, message.topic)
+            raise NoRoute(self._session.name_servers, message.topic, is_known=True)
         if ordered_by is None:
             self._turn += 1
             queue = queues[self._turn % len(queues)]
@@ -195,33 +210,35 @@ class AsyncProducer:
         out = prepared(message, self._decisions.properties)
         out.sys_flag |= Decisions.PREPARED_FLAG
         (receipt,) = await self._store(RequestCode.SEND_MESSAGE_V2, out, [out], None, timeout_s)
-        route = await self._session.routes.get(message.topic, for_send=True)
+        route = self._session.routes.known(message.topic)
+        assert route is not None, "the message was just sent by it"
         return AsyncTransaction(self._decisions, _master(route, receipt.broker_name), receipt)
 
     # ---- requests and replies
 
     async def request(self, message: Message, timeout_s: float = SEND_S) -> StoredMessage:
         """Send a message and return the reply of the consumer that gets it; RequestTimeout if none comes in time."""
-        route = await self._session.routes.get(message.topic, for_send=True)
         return await self._replies.request(
-            route, timeout_s, lambda more: self.send(_with(message, more), timeout_s=timeout_s)
+            message.topic, timeout_s, lambda more: self.send(_with(message, more), timeout_s=timeout_s)
         )
 
     async def reply(self, request: StoredMessage, body: bytes) -> None:
         """Send the reply to a request; RequestRefused if the one who asked is gone."""
         out = prepared(self._replies.reply_to(request, body))
-        queue, address = await self._choose(out, None, set())
-        fields = header_of(out, self.group, queue)
-        await self._session.call(address, RequestCode.SEND_REPLY_MESSAGE_V2, fields, out.body, timeout_s=ATTEMPT_S)
+        code = RequestCode.SEND_REPLY_MESSAGE_V2
+        async with self._session.within(self._timeout_s, code):
+            queue, address = await self._choose(out, None, set(), self._timeout_s)
+            await self._session.call(address, code, header_of(out, self.group, queue), out.body, timeout_s=ATTEMPT_S)
 
     # ---- timed messages
 
     async def recall(self, receipt: SendReceipt) -> None:
         """Recall a timed message that is not due yet; RequestRefused if it is, or if it was not timed."""
-        route = await self._session.routes.get(receipt.topic)
         header = RecallHeader(receipt.topic, receipt.recall_handle or "", self.group)
-        address = _master(route, receipt.broker_name)
-        await self._session.call(address, RequestCode.RECALL_MESSAGE, {"bname": receipt.broker_name, **header.write()})
+        fields = {"bname": receipt.broker_name, **header.write()}
+        async with self._session.within(self._timeout_s, RequestCode.RECALL_MESSAGE):
+            route = await self._session.routes.get(receipt.topic, limit_s=self._timeout_s)
+            await self._session.call(_master(route, receipt.broker_name), RequestCode.RECALL_MESSAGE, fields)
 
     # ---- closing
 

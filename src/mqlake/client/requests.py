@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Awaitable, Callable
 
 from mqlake.client.connection import Connection
-from mqlake.client.routes import TopicRoute
 from mqlake.client.session import Session
 from mqlake.errors import BadRequest, RequestTimeout
 from mqlake.kernel import Command, Message, encode_record
@@ -35,20 +34,21 @@ class Replies:
         session.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self._replied
 
     async def request(
-        self, route: TopicRoute, timeout_s: float, send: Callable[[dict[str, str]], Awaitable[object]]
+        self, topic: str, timeout_s: float, send: Callable[[dict[str, str]], Awaitable[object]]
     ) -> StoredMessage:
         """Send a request with what a reply needs, and return the reply."""
-        await self._session.beat(route.addresses)  # a reply may come through any broker: each must know this client
         number = str(uuid.uuid4())
         future: asyncio.Future[StoredMessage] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         more = {CORRELATION: number, REPLY_TO: self._session.client_id, TTL: str(int(timeout_s * 1000))}
         try:
             async with asyncio.timeout(timeout_s):
+                route = await self._session.routes.get(topic, for_send=True, limit_s=timeout_s)
+                await self._session.beat(route.addresses)  # a reply may come through any broker: each must know us
                 await send(more)
                 return await future
         except TimeoutError:
-            raise RequestTimeout(f"the consumers of {route.topic}", "a request", timeout_s) from None
+            raise RequestTimeout(f"the consumers of {topic}", "a request", timeout_s) from None
         finally:
             self._waiting.pop(number, None)
 

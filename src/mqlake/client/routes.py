@@ -85,15 +85,20 @@ class Routes:
         self._ask = ask
         self._known: dict[str, tuple[float, TopicRoute]] = {}
 
-    async def get(self, topic: str, *, for_send: bool = False) -> TopicRoute:
-        """Return a topic's route; `for_send` that of a topic that may be created by its first message."""
+    async def get(self, topic: str, *, for_send: bool = False, limit_s: float | None = None) -> TopicRoute:
+        """Return a topic's route; `for_send` that of a topic that may be created by its first message.
+
+        A route that is known is used as it is if a name server does not answer within half of `limit_s`: the other half
+        is for what the route is needed for.
+        """
         known = self._known.get(topic)
         now = asyncio.get_running_loop().time()
         if known is not None and now < known[0]:
             return known[1]
         try:
-            route = await self._fetch(topic, for_send)
-        except RemoteError:
+            async with asyncio.timeout(None if known is None or limit_s is None else limit_s / 2):
+                route = await self._fetch(topic, for_send)
+        except (RemoteError, TimeoutError):
             if known is None:
                 raise
             route = known[1]

@@ -14,12 +14,14 @@ import os
 import random
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from mqlake.client.connection import Connection, Connections
 from mqlake.client.routes import Routes
 from mqlake.client.security import Credentials, is_denied, tls_context
+from mqlake.config import parse_address
 from mqlake.errors import InvalidConfig, NoRoute, NotConnected, RemoteError, RequestRefused, RequestTimeout
 from mqlake.kernel import Command
 from mqlake.remoting.bodies import Heartbeat, Route
@@ -37,6 +39,13 @@ Handler = Callable[[Connection, Command], Awaitable[Command | None]]
 """Answers a request of a broker; None if it wants no answer."""
 _numbers = itertools.count(1)
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Asked:
+    """Who a call waits for: first the name servers, then a broker."""
+
+    address: str
 
 
 class Session:
@@ -116,14 +125,32 @@ class Session:
                 answer = await connection.call(request(code, fields), CALL_S)
             except (NotConnected, RequestTimeout) as error:
                 last = error
-                self._name_servers.remove(address)
-                self._name_servers.append(address)
+                self._ask_last(address)
                 continue
+            except asyncio.CancelledError:  # the caller's time is over
+                self._ask_last(address)
+                raise
             if answer.code not in accept:
                 raise refusal(address, code, answer)
             return address, answer
         assert last is not None, "there is at least one name server"
         raise last
+
+    def _ask_last(self, address: str) -> None:
+        """Have the other name servers asked before one that did not answer."""
+        if address in self._name_servers:
+            self._name_servers.remove(address)
+            self._name_servers.append(address)
+
+    @contextlib.asynccontextmanager
+    async def within(self, timeout_s: float, code: RequestCode) -> AsyncIterator[Asked]:
+        """Bound all that a call needs, look-ups of routes and connections included; RequestTimeout if it is late."""
+        asked = Asked(self.name_servers)
+        try:
+            async with asyncio.timeout(timeout_s):
+                yield asked
+        except TimeoutError:
+            raise RequestTimeout(asked.address, code_name(RequestCode, code), timeout_s) from None
 
     async def _ask_route(self, topic: str) -> Route:
         fields = RouteHeader(topic, accept_standard_json_only=True).write()
@@ -231,9 +258,7 @@ def _addresses(given: str | Sequence[str]) -> list[str]:
     texts = given.replace(",", ";").split(";") if isinstance(given, str) else list(given)
     found = [text.strip() for text in texts if text.strip()]
     for text in found:
-        host, _, port = text.rpartition(":")
-        if not host or not port.isdecimal():
-            raise InvalidConfig("name server", text, "must be HOST:PORT, or several separated by ;")
+        parse_address("name server", text)
     if not found:
         raise InvalidConfig("name server", given, "must be HOST:PORT, or several separated by ;")
     return random.sample(found, len(found))

@@ -274,6 +274,17 @@ class SearchOffsetHeader(Header):
 
 
 @dataclass(slots=True, eq=False, repr=False, match_args=False)
+class QueueEntriesHeader(Header):
+    """QUERY_CONSUME_QUEUE (321)."""
+
+    topic: str
+    queue_id: int
+    index: int
+    count: int
+    consumer_group: str | None = None
+
+
+@dataclass(slots=True, eq=False, repr=False, match_args=False)
 class QueryOffsetHeader(Header):
     """QUERY_CONSUMER_OFFSET (14)."""
 

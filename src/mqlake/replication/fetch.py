@@ -13,6 +13,7 @@ import socket
 from pathlib import Path
 from typing import Final
 
+from mqlake.config import parse_address
 from mqlake.errors import NotAStore, SourceFailed
 from mqlake.inspect.heal_source import FolderSource, Source
 from mqlake.replication.frames import TransferReader, report_frame
@@ -22,7 +23,7 @@ TIMEOUT_S: Final = 10.0
 MAX_HEARTBEATS: Final = 2
 """So many signs of life without a byte of the log: it does not have this range."""
 RECEIVED_BYTES: Final = 256 << 10
-ADDRESS: Final = re.compile(r"(?P<host>[^/]+):(?P<port>[0-9]{1,5})")
+ADDRESS: Final = re.compile(r"[^/]+:[0-9]{1,5}")
 
 
 def source_of(source: str | os.PathLike[str] | Source) -> Source:
@@ -32,22 +33,28 @@ def source_of(source: str | os.PathLike[str] | Source) -> Source:
     text = os.fspath(source)
     if Path(text).is_dir():
         return FolderSource(Path(text))
-    address = ADDRESS.fullmatch(text)
-    if address is None:
+    if not ADDRESS.fullmatch(text):
         raise NotAStore(Path(text), "it is no folder and no HOST:PORT", "name a copy of this log to heal from")
-    return MasterSource(address["host"].strip("[]"), int(address["port"]))
+    return MasterSource(*parse_address("source", text))
 
 
 class MasterSource:
-    """The log of a master, or of a slave that has slaves of its own, through its replication port."""
+    """The log of a master, or of a slave that has slaves of its own, through its replication port.
+
+    One that was silent for the whole time limit once is asked no more: each further range would take as long.
+    """
 
     def __init__(self, host: str, port: int, timeout_s: float = TIMEOUT_S) -> None:
         self.name = f"{host}:{port}"
         self._address = host, port
         self._timeout_s = timeout_s
+        self._silent_at: int | None = None
+        """The range at which it was silent, and so given up."""
 
     def read(self, start: int, end: int) -> bytes:
-        """Return the bytes [start, end) of its log. Each call is a connection of its own."""
+        """Return the bytes [start, end) of its log, fewer if it ends before. Each call is a connection of its own."""
+        if self._silent_at is not None:
+            raise SourceFailed(self.name, f"not asked again: it was silent about the log at {self._silent_at}")
         first = max(start, 1)
         try:
             with socket.create_connection(self._address, self._timeout_s) as connection:
@@ -55,6 +62,8 @@ class MasterSource:
                 connection.sendall(report_frame(first))
                 received = self._receive(connection, first, end)
         except OSError as error:
+            if isinstance(error, TimeoutError):
+                self._silent_at = start
             raise SourceFailed(self.name, f"no answer about the log at {start}: {error}") from error
         return bytes(first - start) + received
 
@@ -69,6 +78,8 @@ class MasterSource:
             for transfer in reader.feed(data):
                 if transfer.is_heartbeat:
                     heartbeats += 1
+                    if heartbeats > MAX_HEARTBEATS and received:
+                        return bytes(received)
                     if heartbeats > MAX_HEARTBEATS:
                         raise SourceFailed(self.name, f"it has no log at {first + len(received)}")
                     continue

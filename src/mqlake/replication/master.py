@@ -62,6 +62,7 @@ class Master:
         try:
             self._worker.start()
         except BaseException:
+            self._worker.stop()  # an interrupted start may come yet
             self._let_go()
             raise
         port.replicas.serve(self.close)

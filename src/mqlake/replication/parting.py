@@ -20,20 +20,37 @@ from mqlake.replication.receiving import first_difference
 BLOCK_BYTES: Final = 64 * 1024
 PATIENCE_S: Final = 2.0
 """How long a master may take to send a block. One that does not send it does not have it."""
+START_PATIENCE_S: Final = 10.0
+"""One without a log shows a sign of life after 5 s (haSendHeartbeatInterval)."""
 
 
-def find_end(log: CommitLog, address: str, missing_at: int) -> int | None:
-    """Return where the log of a master ends that has nothing at an offset; None if it has none of what is before it:
-    then it begins after it, as after retention.
+def find_start(address: str) -> int | None:
+    """Return where a master begins for a slave without a log: at its first byte, or its newest file (RocketMQ); None if
+    it has no log. NotConnected if it does not say.
+    """
+    link = Link(address, 0)
+    try:
+        deadline = time.monotonic() + START_PATIENCE_S
+        while time.monotonic() < deadline:
+            for transfer in link.receive():
+                return transfer.physical_offset if transfer.body or transfer.physical_offset else None
+    finally:
+        link.close()
+    raise NotConnected(address, f"the master did not say in {START_PATIENCE_S:.0f} s where its log begins")
+
+
+def find_end(log: CommitLog, address: str, missing_at: int, start: int) -> int:
+    """Return where the log of a master ends that has nothing at an offset, and begins for new slaves at `start`, which
+    is less. If it has nothing that this log has, that is where this log begins.
     """
     low, high, step = missing_at, missing_at, BLOCK_BYTES
-    first = max(log.first_offset, 1)  # 0 would mean the master's newest file
+    first = max(log.first_offset, start, 1)  # 0 would mean the master's newest file
     while low > first:
         low, high, step = max(first, low - step), low, step * 2
         if _ask(address, low, 1):
             break
     else:
-        return None
+        return max(log.first_offset, start)
     while high - low > BLOCK_BYTES:
         middle = (low + high) // 2
         low, high = (middle, high) if _ask(address, middle, 1) else (low, middle)

@@ -10,6 +10,7 @@ There is no election. Two stores that were both promoted have different logs, an
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -20,13 +21,16 @@ from pathlib import Path
 from typing import Final
 
 from mqlake.config import Role, StoreConfig, parse_address
-from mqlake.errors import InvalidConfig, MasterAlive, StoreError
+from mqlake.errors import InvalidConfig, MasterAlive, MasterUnknown, StoreError
 from mqlake.files.layout import Layout
 from mqlake.files.small_files import read_small_file, replace_file
 from mqlake.message_store import MessageStore
 
 PATIENCE_S: Final = 3.0
 MAX_SIZE: Final = 1 << 16
+GONE: Final = frozenset((errno.ECONNREFUSED, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN))
+"""The other side's machine says that nobody listens there, or does not answer: EHOSTUNREACH is what a machine that is
+switched off looks like in its own network. Every other error is one of this side, and says nothing of the master."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +42,33 @@ class Promotion:
     start_offset: int
     promoted_ms: int
     masters: tuple[str, ...] = ()
-    """The old master's addresses, which did not answer."""
+    """The old master's addresses, none of which answered."""
 
 
-def promote(path: str | os.PathLike[str], masters: Sequence[str], config: StoreConfig | None = None) -> Promotion:
-    """Make a slave's store a master's. MasterAlive if one of the old master's addresses answers; StoreLocked while the
-    slave still runs. A second call is harmless.
+def promote(
+    path: str | os.PathLike[str],
+    masters: Sequence[str],
+    config: StoreConfig | None = None,
+    *,
+    is_gone: bool = False,
+) -> Promotion:
+    """Make a slave's store a master's. MasterAlive if one of the old master's addresses answers; MasterUnknown if one
+    cannot be asked; StoreLocked while the slave still runs. A second call is harmless.
 
-    `masters`: HOST:PORT of the old master's replication and of its broker; at least one.
+    `masters`: HOST:PORT of the old master's replication and of its broker; at least one. `is_gone`: the caller has made
+    sure that the old master takes no more messages; then addresses that cannot be asked, or none, will do.
     """
-    if not masters:
+    if not masters and not is_gone:
         raise InvalidConfig("master", None, "name an address of the old master, so that it can be seen to be gone")
     layout = Layout(Path(path))
     for each in masters:
-        if _answers(each):
+        try:
+            answers = _answers(each)
+        except (OSError, UnicodeError) as error:  # a label of more than 63 letters is a UnicodeError
+            if not is_gone:
+                raise MasterUnknown(layout.root, each, getattr(error, "strerror", None) or str(error)) from error
+            continue
+        if answers:
             raise MasterAlive(layout.root, each)
     settings = config or StoreConfig()
     replication = replace(settings.replication, role=Role.ASYNC_MASTER, master_address=None)
@@ -74,10 +91,23 @@ def read_epoch(layout: Layout) -> Promotion | None:
 
 
 def _answers(address: str) -> bool:
-    """Return whether something listens at an address. A machine that does not answer at all is gone too."""
+    """Return whether something listens at an address, at any of those that its name stands for.
+
+    False only if each refused, or its machine does not answer. OSError if that cannot be found out from here: the name
+    stands for nothing, there is no way into its network, or this process may open no connection.
+    """
     host, port = parse_address("master", address)
-    try:
-        socket.create_connection((host, port), timeout=PATIENCE_S).close()
-    except OSError:
-        return False
-    return True
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+    unclear: OSError | None = None
+    for family, kind, protocol, _, target in found:
+        try:
+            with socket.socket(family, kind, protocol) as connection:
+                connection.settimeout(PATIENCE_S)
+                connection.connect(target)
+            return True
+        except OSError as error:
+            if not isinstance(error, TimeoutError) and error.errno not in GONE:
+                unclear = error
+    if unclear is not None:
+        raise unclear
+    return False

@@ -50,6 +50,8 @@ class Receiver:
         self._heard_at = time.monotonic()
         self.is_caught_up = False
         """Whether the last thing heard was that there is nothing more."""
+        self.caught_up_at: float | None = None
+        """When the last word was heard that there is nothing more, on the monotonic clock."""
         self.is_missing = False
         """Whether an empty log asked for an offset at which the master has nothing: it is empty, or begins later."""
 
@@ -115,6 +117,8 @@ class Receiver:
         awaits_first = self._log.is_empty and self._next is not None
         self.is_missing = awaits_first and is_proof
         self.is_caught_up = self._next in (None, offset) and not self.is_comparing and not awaits_first
+        if self.is_caught_up:
+            self.caught_up_at = time.monotonic()
 
 
 def first_difference(ours: memoryview | bytes, theirs: memoryview | bytes) -> int:

@@ -17,11 +17,11 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from mqlake.errors import BadTransfer, ControllerMode, Diverged, InvalidConfig, NotConnected, NotOnMaster
+from mqlake.errors import BadTransfer, ControllerMode, Diverged, InvalidConfig, NoMaster, NotConnected, NotOnMaster
 from mqlake.kernel.types import APPENDED
 from mqlake.logs.replica_log import ReplicaLog
 from mqlake.replication.link import Link
-from mqlake.replication.parting import find_end, find_parting
+from mqlake.replication.parting import find_end, find_parting, find_start
 from mqlake.replication.receiving import Mismatch, Receiver
 from mqlake.runtime.locks import make_condition
 from mqlake.runtime.workers import State as WorkerState
@@ -90,12 +90,14 @@ class Slave:
         self._opened_at = port.ends.appended
         self._connection_count = 0
         self._trouble: str | None = None
-        self._told: tuple[bool, bool] | None = None
+        self._heard_at = time.monotonic()
+        self._told: tuple[bool, float | None, bool] | None = None
         self._changed = make_condition("slave")
         self._worker: Worker = port.workers.add("slave", self._work, interrupt=self._interrupt, on_trouble=self._tell)
 
     def start(self) -> None:
         """Follow from now on, until `stop` or until the store is closed."""
+        self._heard_at = time.monotonic()
         self._worker.start()
 
     # ---- asking
@@ -120,17 +122,19 @@ class Slave:
             error=str(error) if error is not None else self._trouble,
         )
 
-    def wait_caught_up(self, timeout_s: float, *, end_offset: int | None = None) -> bool:
+    def wait_caught_up(self, timeout_s: float, *, end_offset: int | None = None, since: float | None = None) -> bool:
         """Wait until the log reaches `end_offset`, or without it until the master says that it has nothing more.
 
-        RocketMQ's masters say so after 5 s (haSendHeartbeatInterval) without a new message. Raises what stopped the
+        Only what the master says after `since` counts: a moment of `time.monotonic`, that of the call unless it is
+        named. Masters say so only after 5 s (haSendHeartbeatInterval) without a new message. Raises what stopped the
         slave, and NotOnMaster if the master has nothing at the offset with which an empty log asked to begin.
         """
+        asked_at = time.monotonic() if since is None else since
         deadline = time.monotonic() + timeout_s
         while True:
             with self._changed.lock:
                 status = self.status()
-                if status.is_caught_up if end_offset is None else status.end_offset >= end_offset:
+                if self._is_caught_up_since(asked_at) if end_offset is None else status.end_offset >= end_offset:
                     return True
                 self._raise_if_hopeless(status)
                 left_s = deadline - time.monotonic()
@@ -140,6 +144,18 @@ class Slave:
                     self._changed.wait(left_s)
             if end_offset is not None:  # the end itself wakes this thread; a failure is seen at the next look
                 self._port.ends.wait(APPENDED, end_offset, int(min(left_s, LOOK_S) * 1e9))
+
+    def _is_caught_up_since(self, moment: float) -> bool:
+        receiver = self._receiver
+        if receiver is None or not receiver.is_caught_up:
+            return False
+        return receiver.caught_up_at is not None and receiver.caught_up_at >= moment
+
+    def raise_if_silent(self, limit_s: float) -> None:
+        """Raise NoMaster if none has answered for `limit_s`. Troubles of this store's own do not count."""
+        silent_s = time.monotonic() - self._heard_at
+        if silent_s > limit_s and self._worker.error is None:
+            raise NoMaster(self.address, silent_s, self._trouble)
 
     def _raise_if_hopeless(self, status: SlaveStatus) -> None:
         error = self._worker.error
@@ -154,8 +170,9 @@ class Slave:
 
     def _not_there(self) -> NotOnMaster:
         offset = self._config.begin_offset or 0
+        reason = "its log begins later or ends there"
         remedy = "begin at its newest file instead, or name the first offset that it has"
-        return NotOnMaster(self._port.layout.root, self.address, offset, remedy)
+        return NotOnMaster(self._port.layout.root, self.address, offset, reason, remedy)
 
     # ---- the worker
 
@@ -170,7 +187,11 @@ class Slave:
             return self._lost(error)
         except Mismatch as mismatch:
             self._drop()
-            raise self._diverged(mismatch) from None
+            try:
+                parted = self._parted(mismatch)
+            except NotConnected as lost:  # it went away while it was asked: whether the logs part is seen later
+                return self._lost(lost)
+            raise parted from None
         except BaseException:
             self._drop()
             raise
@@ -194,6 +215,7 @@ class Slave:
         receiver.take(link.receive())
         if link.is_answered:
             self._trouble, self._pause_s, self._suspicious = None, FIRST_PAUSE_S, 0
+            self._heard_at = link.heard_at
             if not receiver.is_comparing:
                 self._report(link)
         now = time.monotonic()
@@ -221,7 +243,7 @@ class Slave:
                 raise ControllerMode(who) from None
         if not self._worker.stopping and (self._trouble is None or link is not None):
             _log.warning("%s; connecting again", error)
-        self._trouble = str(error)
+        self._trouble = error.reason if isinstance(error, NotConnected) else str(error)
         self._tell()
         pause, self._pause_s = self._pause_s, min(self._pause_s * 2, MAX_PAUSE_S)
         return pause
@@ -233,17 +255,30 @@ class Slave:
             link.close()
         self._log.discard()
 
-    def _diverged(self, mismatch: Mismatch) -> Diverged:
-        root, end, offset = self._port.layout.root, self._port.ends.appended, mismatch.offset
-        found = f"the bytes differ at {offset}"
-        if mismatch.master_ends:
-            # It shows only at the offset that was asked for. What exists only here may begin far before it.
-            master_end = find_end(self._log, self.address, offset)
-            if master_end is None:
-                found = "the master has nothing there, nor anything before it"
-                return Diverged(root, self.address, offset, end, found)
-            found, offset = f"the master has nothing there: its log ends at {master_end}", master_end
-        return Diverged(root, self.address, find_parting(self._log, self.address, offset), end, found)
+    def _parted(self, mismatch: Mismatch) -> Diverged | NotOnMaster:
+        """Ask the master what it has, and return why this log cannot be continued."""
+        root, first, end = self._port.layout.root, self._log.first_offset, self._port.ends.appended
+        if not mismatch.master_ends:
+            parting = find_parting(self._log, self.address, mismatch.offset)
+            return Diverged(root, self.address, parting, end, f"the bytes differ at {mismatch.offset}")
+        # It shows only at the offset that was asked for. What exists only here may begin far before it.
+        start = find_start(self.address)
+        if start is None:
+            reason = f"it has no log, and this one ends at {end}: it is another store, or an empty one in the old place"
+            remedy = "this log is untouched; follow the master that it came from, or replicate into an empty folder"
+            return NotOnMaster(root, self.address, mismatch.offset, reason, remedy)
+        if start >= end:
+            reason = f"what follows offset {end}, where this log ends, was deleted there (retention)"
+            remedy = (
+                "this log is untouched, and nothing shows that it differs, but it cannot be continued: "
+                "replicate into an empty folder, and keep this one for what only it still has"
+            )
+            return NotOnMaster(root, self.address, mismatch.offset, reason, remedy)
+        master_end = find_end(self._log, self.address, mismatch.offset, start)
+        if master_end <= first:
+            return Diverged(root, self.address, first, end, "the master's log ends before this one begins")
+        found = f"the master has nothing there: its log ends at {master_end}"
+        return Diverged(root, self.address, find_parting(self._log, self.address, master_end), end, found)
 
     def _interrupt(self) -> None:
         link = self._link
@@ -253,7 +288,7 @@ class Slave:
     def _tell_changes(self) -> None:
         """Wake waiting threads, but not for every read from the socket."""
         receiver = self._receiver
-        now = None if receiver is None else (receiver.is_caught_up, receiver.is_missing)
+        now = None if receiver is None else (receiver.is_caught_up, receiver.caught_up_at, receiver.is_missing)
         if now != self._told:
             self._told = now
             self._tell()

@@ -9,9 +9,10 @@ import org.apache.rocketmq.namesrv.NamesrvController;
 import org.apache.rocketmq.store.config.BrokerRole;
 
 /**
- * A real name server, and a real slave of a master that registers there.
+ * A real name server, and a real slave of a master that registers there; or, with the argument {@code outside}, the
+ * slave alone: its name server is then the one of its master.
  *
- * <pre>SlaveServer STORE_DIR NAME_SERVER_PORT BROKER_PORT HA_PORT SETTINGS.properties</pre>
+ * <pre>SlaveServer STORE_DIR NAME_SERVER_PORT BROKER_PORT HA_PORT SETTINGS.properties [outside]</pre>
  *
  * It says {@code ready} once it follows. The line {@code sync} on its input copies topics, groups and progress from the
  * master, as it does every minute by itself, and is answered {@code synced}. It stops in order when its input ends.
@@ -24,8 +25,9 @@ public final class SlaveServer {
         System.setProperty("rocketmq.remoting.version", Integer.toString(MQVersion.CURRENT_VERSION));
         try {
             Path directory = Path.of(args[0]).toAbsolutePath();
-            NamesrvController names = Server.names(directory, Integer.parseInt(args[1]));
-            while (names.getRouteInfoManager().pickupTopicRouteData("TBW102") == null) {
+            boolean isOutside = args.length > 5;
+            NamesrvController names = isOutside ? null : Server.names(directory, Integer.parseInt(args[1]));
+            while (!isOutside && names.getRouteInfoManager().pickupTopicRouteData("TBW102") == null) {
                 Thread.sleep(100);
             }
             BrokerController slave = slave(directory, args);
@@ -39,7 +41,9 @@ public final class SlaveServer {
                 }
             }
             slave.shutdown();
-            names.shutdown();
+            if (names != null) {
+                names.shutdown();
+            }
             Runtime.getRuntime().halt(0);
         } catch (Throwable e) {
             e.printStackTrace();
