@@ -9,7 +9,6 @@ import contextlib
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_port
 
 ACCESS, SECRET = "mqlake-tests", "mqlake-tests-secret"
 START_S = 60.0
@@ -32,13 +33,6 @@ def versitygw() -> Path | None:
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mqlake" / "bin" / "versitygw"
     found = shutil.which("versitygw") or (str(cache) if cache.exists() else None)
     return Path(found) if found else None
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def options_of(port: int) -> dict[str, str]:

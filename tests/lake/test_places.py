@@ -17,20 +17,23 @@ pytest.importorskip("pyspark")
 from click.testing import CliRunner
 from pyspark.sql.types import StructType
 
+from mqlake import Message, MessageStore
 from mqlake.cli.main import mqlake
 from mqlake.errors import InvalidConfig
+from mqlake.inspect.repair import repair
 from mqlake.lake import Lake
 from mqlake.lake.convert import convert
 from mqlake.spark.jobs.archive import archive
 from mqlake.spark.jobs.compact import compact
 from mqlake.spark.jobs.pipeline import pipeline
+from mqlake.spark.jobs.rebuild import rebuild
 from mqlake.spark.jobs.replay import replay
 from mqlake.spark.jobs.union import union
 from mqlake.spark.options import parse_options
 from mqlake.spark.plan import plan
 from mqlake.spark.sink_options import plan_write
 from mqlake.store.gates import Gates
-from tests.lake.jobs import NO_SPARK, here, rows_in
+from tests.lake.jobs import NO_SPARK, here, rows_in, run_here
 from tests.spark.tables import write_store
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -92,6 +95,25 @@ def test_a_file_address_is_the_folder_it_names(store: Path) -> None:
     archive(NO_SPARK, f"file://{store}", f"file://{store.parent}/lake")
     assert len(rows_in(store.parent / "lake")) == 20
     assert sorted(path.name for path in store.parent.iterdir()) == ["lake", "store"]
+
+
+def test_a_tilde_is_the_home_folder_in_a_program_too(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setattr("mqlake.spark.jobs.answers.run_tasks", run_here)
+    with MessageStore.open("~/store") as opened:
+        opened.put(Message("orders", b"1"))
+        opened.backup("~/backup")
+    archive(NO_SPARK, "~/store", "~/lake")
+    assert len(rows_in(home / "lake")) == 1
+    rebuild(NO_SPARK, "~/store", "~/built")
+    repair("~/store", to="~/repaired")
+    assert sorted(path.name for path in home.iterdir()) == ["backup", "built", "lake", "repaired", "store"]
+    Lake.open("./~", create=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "store", "~"], "a name with ./ is literal"
 
 
 def test_the_command_line_says_it_in_one_line(store: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'mqlake[spark]'")
 
-from tests.lake.s3 import free_port, options_of
+from tests.lake.s3 import options_of
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

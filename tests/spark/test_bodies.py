@@ -10,6 +10,7 @@ import pytest
 
 from mqlake import Message
 from mqlake.errors import InvalidConfig
+from mqlake.spark import archive, typed
 from mqlake.spark.predicate import read
 from tests.helpers import open_small
 
@@ -119,6 +120,25 @@ def test_names_that_differ_in_case_are_two_fields(spark: SparkSession, tmp_path:
         opened.put(Message("orders", b'{"id": 1, "ID": 2, "a.b": 3}'))
     (row,) = read(spark, str(tmp_path / "store"), schema="infer").collect()
     assert sorted(row.value) == [1, 2, 3] and row.value_error is None
+
+
+def test_a_body_with_a_key_twice_leaves_the_columns_of_all_others_usable(spark: SparkSession, tmp_path: Path) -> None:
+    with open_small(tmp_path / "store") as opened:
+        opened.put(Message("orders", b'{"id": 1, "by": {"n": 1}, "all": [{"x": 1}], "more": 1}'))
+        opened.put(
+            Message("orders", b'{"id": 2, "id": "b", "by": {"n": 2, "n": 3}, "by": {"m": 4}, "more": 1, "more": 0.5}')
+        )
+        opened.put(Message("orders", b'{"id": 3, "all": [{"x": 1, "x": 2}], "all": [{"y": 3}]}'))
+    found = read(spark, str(tmp_path / "store"), schema="infer")
+    kind = "struct<all:array<struct<x:bigint,y:bigint>>,by:struct<n:bigint,m:bigint>,id:string,more:double>"
+    assert dict(found.dtypes)["value"] == kind
+    ids = found.orderBy("physical_offset").select("value.id", "value.by.n", "value_error").collect()
+    assert [row.id for row in ids] == ["1", "b", "3"] and ids[0].n == 1
+    assert [row.value_error for row in ids] == [None] * 3
+    archive(spark, str(tmp_path / "store"), str(tmp_path / "lake"), schema={"orders": "infer"})
+    table = typed(spark, str(tmp_path / "lake"), "orders")
+    assert [one[0] for one in table.dtypes[-4:]] == ["all", "by", "id", "more"]
+    assert [row.id for row in table.orderBy("_physical_offset").collect()] == ["1", "b", "3"]
 
 
 @pytest.mark.parametrize(

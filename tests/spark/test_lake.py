@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +12,15 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
 
-from mqlake import MessageStore
+from mqlake import Message, MessageStore
 from mqlake.errors import CorruptRecord, InvalidConfig, WrongLake
 from mqlake.lake import Lake
 from mqlake.lake.paths import table_path
 from mqlake.lake.stores import admit
 from mqlake.lake.verify import verify
-from mqlake.spark import archive, compact, union
+from mqlake.spark import archive, compact, typed, union, views
 from mqlake.spark.jobs.archive import plan_splits
+from tests.helpers import open_small
 from tests.lake.test_archive import flip
 from tests.lake.test_archived import SELECTIONS, Storm, as_text, ride
 from tests.spark.tables import put_messages, rows_of, write_store
@@ -99,6 +101,21 @@ def test_a_union_has_the_new_name_of_a_moved_store_and_the_archive_of_a_lost_one
         union(spark, str(other), str(lake))
     with pytest.raises(InvalidConfig, match="onDamage"):
         union(spark, str(moved), str(lake), onDamage="rows")
+
+
+@pytest.mark.parametrize("name", ["lake[12]", "lake?", "*", "{lake1,lake2}", "back\\slash", "new\nline", "a:b %41#"])
+def test_a_lake_is_read_from_its_own_folder_whatever_its_name(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """Spark takes such names as patterns, which match the other lakes here, or nothing."""
+    store, lake = tmp_path / "store", tmp_path / name
+    with open_small(store) as opened:
+        for number in range(20):
+            opened.put(Message("orders", b'{"id": %d}' % number))
+    archive(spark, str(store), str(tmp_path / "lake1"), schema={"orders": "id BIGINT"})
+    for other in (tmp_path / "lake2", lake):
+        shutil.copytree(tmp_path / "lake1", other)
+    assert union(spark, str(store), str(lake)).count() == 20
+    assert views(spark, lake=str(lake)).sql("select * from archive").count() == 20
+    assert typed(spark, str(lake), "orders").count() == 20
 
 
 def test_an_error_in_a_worker_is_raised_and_nothing_is_committed(spark: SparkSession, tmp_path: Path) -> None:

@@ -255,6 +255,20 @@ def test_the_command_names_stores_that_it_left_out_and_exits_with_3(
     assert "NotAStore" in CliRunner().invoke(mqlake, [*command, "--strict"]).stderr
 
 
+@pytest.mark.parametrize("name", ["a-first", "z-last"])
+def test_an_empty_folder_is_left_out_wherever_it_comes_under_a_pattern(
+    lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("mqlake.cli.pipeline.spark_session", lambda master: contextlib.nullcontext())
+    write_store(tmp_path / "brokers" / "good", 40)
+    (tmp_path / "brokers" / name).mkdir()
+    command = ["pipeline", "run", str(tmp_path / "brokers" / "*"), "--lake", str(lake), "--once"]
+    result = CliRunner().invoke(mqlake, command)
+    assert result.exit_code == 3
+    assert f"left out: {tmp_path / 'brokers' / name}: NotAStore" in result.stderr
+    assert_has_all(lake, tmp_path / "brokers" / "good")
+
+
 def break_store(store: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Make a store unreadable. Return the name of the error that says so."""
     if what == "cleaned too early":

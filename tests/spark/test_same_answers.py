@@ -19,7 +19,7 @@ pytest.importorskip("duckdb")
 
 from mqlake.embedded import messages
 from mqlake.embedded.need import topics_of
-from mqlake.embedded.tables import EmbeddedTables, rows_of
+from mqlake.embedded.tables import EmbeddedTables
 
 QUERIES = [
     "select topic, count(*) n, sum(size) bytes, min(queue_offset) a, max(queue_id) b from messages group by topic "
@@ -72,6 +72,22 @@ def test_both_engines_give_the_same_answer(spark: SparkSession, store: Path, que
     assert answers(store, query) == answers(store, query, "--master", "local[*]")
 
 
+@pytest.mark.parametrize("form", ["json", "csv", "table"])
+def test_both_engines_print_maps_and_intervals_alike(
+    spark: SparkSession, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with open_small(tmp_path / "store") as opened:
+        opened.put(Message("orders", b"", properties={"z": "1", "a": "2", "ü": "3", "b": "4"}))
+    query = (
+        "select properties, timestamp '2026-10-25 00:30:00' - timestamp '2026-10-24 00:30:01.5' less, "
+        "interval '1' day i, interval '-1' day j, interval '2' hour k from messages"
+    )
+    command = ["sql", str(tmp_path / "store"), query, "--format", form]
+    here, there = (CliRunner().invoke(root, [*command, *more]) for more in ([], ["--master", "local[*]"]))
+    assert here.stdout == there.stdout and "1 day, 0:00:00" in here.stdout and "23:59:58.500000" in here.stdout
+
+
 def test_statistics_without_spark_are_those_of_spark(spark: SparkSession, store: Path) -> None:
     ours, theirs = mqlake.spark.stats(None, str(store)), mqlake.spark.stats(spark, str(store))
     assert ours.traffic("topic", "tags").equals(theirs.traffic("topic", "tags"))
@@ -103,9 +119,40 @@ def test_only_needed_columns_and_topics_are_scanned(
     tables = EmbeddedTables([str(store)])
     found = tables.query(query)
     assert found is not None
-    list(rows_of(found)[2])
+    list(tables.rows_of(found)[2])
     tables.close()
     assert asked == [(columns, topics)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select topic from messages",
+        "select count(*) from messages",
+        "select a.topic from messages a join messages b on a.physical_offset = b.physical_offset",
+        "select topic, first_time from queues",
+        "select topic, messages from stats",
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_folder_without_a_store_is_named_as_such(store: Path, tmp_path: Path, query: str, first: bool) -> None:
+    folders = [str(tmp_path), str(store)] if first else [str(store), str(tmp_path)]
+    told = CliRunner().invoke(root, ["sql", *folders, query], prog_name="mqlake")
+    assert told.exit_code == 3
+    assert told.stderr == f"mqlake: NotAStore: {tmp_path}: it holds no store; put a message first, or check the path\n"
+
+
+def test_an_error_while_rows_are_read_is_one_of_the_query(store: Path) -> None:
+    late = "select cast(if(n < 200_000, '1', 'x') as int) from range(300_000) numbers(n)"
+    told = CliRunner().invoke(root, ["sql", str(store), late, "--format", "csv"])
+    assert told.exit_code == 3
+    assert told.stderr.startswith("mqlake: QueryFailed: Could not convert"), told.stderr
+
+
+def test_the_shell_continues_after_a_folder_without_a_store(tmp_path: Path) -> None:
+    told = CliRunner().invoke(root, ["sql", str(tmp_path)], input="select size from queues;\nselect 'still here';\n")
+    assert told.exit_code == 0 and told.stderr.startswith(f"mqlake: {tmp_path}: it holds no store")
+    assert "still here" in told.stdout
 
 
 @pytest.mark.parametrize(

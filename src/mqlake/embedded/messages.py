@@ -64,6 +64,8 @@ def _column(batch: pa.RecordBatch, field: pa.Field, path: str, columns: Collecti
         return _repeated(path.encode(), batch.num_rows)
     column = batch.column(field.name)
     if pa.types.is_dictionary(column.type):
+        if len(column.dictionary) == 1 and column.null_count == 0:  # mostly: and decoding imports pyarrow.compute
+            return _repeated(column.dictionary[0].as_py().encode(), len(column))
         return column.dictionary_decode()
     if pa.types.is_timestamp(column.type):
         us = np.clip(_values(column, np.int64), -FARTHEST_MS, FARTHEST_MS) * 1000

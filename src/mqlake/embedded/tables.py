@@ -29,6 +29,8 @@ TRAFFIC = {
     "max_latency_ms": "max",
 }
 HINT = "; this is DuckDB's dialect, --master 'local[*]' asks Spark"
+_OURS = re.compile(r"^mqlake(?:\.\w+)*\.(\w+: .*)$", re.MULTILINE)
+"""Our own error, in the traceback of the stream that DuckDB reads."""
 _PLACE = re.compile(r"LINE (\d+):")
 
 
@@ -37,6 +39,8 @@ class EmbeddedTables:
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = list(paths)
+        self._raised: BaseException | None = None
+        """What ended the reading of a store: of an error in a stream that it reads, DuckDB passes on only a text."""
         self._database = duckdb.connect(":memory:")
         self._database.execute("set enable_external_access = false")
         self._database.execute("set default_null_order = 'nulls_first_on_asc_last_on_desc'")  # as in Spark
@@ -46,6 +50,7 @@ class EmbeddedTables:
 
     def query(self, text: str) -> duckdb.DuckDBPyRelation | None:
         """Return the result of a query, which is read as it is fetched; None for a statement without one."""
+        self._raised = None
         try:
             self._register_others(text)
             self._database.register("messages", pa.Table.from_batches([], SCHEMA))
@@ -61,6 +66,19 @@ class EmbeddedTables:
         except duckdb.Error as error:
             raise failure(str(error)) from None
 
+    def rows_of(self, found: duckdb.DuckDBPyRelation) -> tuple[list[str], list[str], Iterator[list[Any]]]:
+        """Return names, types and rows of a result. Times are texts in the session's zone, as DuckDB writes them."""
+        kinds = [str(kind) for kind in found.types]
+        names = list(found.columns)
+        places = [f"c{place}" for place in range(len(names))]  # two columns of a query may have the same name
+        texts = [
+            f"cast({place} as varchar)" if kind.startswith("TIMESTAMP") else place
+            for place, kind in zip(places, kinds, strict=True)
+        ]
+        shown = found.query("answer", f"select {', '.join(texts)} from (select * from answer) t({', '.join(places)})")
+        assert shown is not None, "a select has a result"
+        return names, kinds, self._rows(shown)
+
     def columns_of(self, table: str) -> list[tuple[str, str]]:
         """Return the columns of a table with their types."""
         self._register_others(table)
@@ -73,6 +91,14 @@ class EmbeddedTables:
     def close(self) -> None:
         self._database.close()
 
+    def _rows(self, found: duckdb.DuckDBPyRelation) -> Iterator[list[Any]]:
+        try:
+            for batch in found.to_arrow_reader():
+                columns = [column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns]
+                yield from map(list, zip(*columns, strict=True))
+        except (duckdb.Error, pa.ArrowException, OSError) as error:  # Arrow has its own for DuckDB's
+            raise self._raised or failure(str(error)) from None
+
     # ---- tables
 
     def _register_messages(self, need: Need) -> None:
@@ -82,8 +108,12 @@ class EmbeddedTables:
         self._database.register("messages", reader if need.read_count == 1 else reader.read_all())
 
     def _batches(self, need: Need) -> Iterator[pa.RecordBatch]:
-        for path in self._paths:
-            yield from batches(path, need.columns, need.topics)
+        try:
+            for path in self._paths:
+                yield from batches(path, need.columns, need.topics)
+        except (Exception, KeyboardInterrupt) as error:
+            self._raised = error
+            raise
 
     def _register_others(self, text: str) -> None:
         if re.search(r"\bqueues\b", text, re.IGNORECASE):
@@ -113,6 +143,9 @@ class EmbeddedTables:
 
 def failure(text: str) -> QueryFailed:
     """Return DuckDB's error as one sentence, with the place in the query if it shows one."""
+    own = _OURS.findall(text)
+    if own:
+        return QueryFailed(own[-1])
     lines = text.strip().splitlines()
     sentence = re.sub(r"^\w[\w ]* Error: ", "", lines[0])
     hint = HINT if re.match(r"(Parser|Catalog|Binder) Error", lines[0]) else ""
@@ -121,26 +154,3 @@ def failure(text: str) -> QueryFailed:
         if place is not None and mark.strip() == "^":
             return QueryFailed(f"{sentence}{hint}", int(place[1]), mark.index("^") - place.end())
     return QueryFailed(f"{sentence}{hint}")
-
-
-def rows_of(found: duckdb.DuckDBPyRelation) -> tuple[list[str], list[str], Iterator[list[Any]]]:
-    """Return names, types and rows of a result. Times are texts in the session's zone, as DuckDB writes them."""
-    kinds = [str(kind) for kind in found.types]
-    names = list(found.columns)
-    places = [f"c{place}" for place in range(len(names))]  # two columns of a query may have the same name
-    texts = [
-        f"cast({place} as varchar)" if kind.startswith("TIMESTAMP") else place
-        for place, kind in zip(places, kinds, strict=True)
-    ]
-    shown = found.query("answer", f"select {', '.join(texts)} from (select * from answer) t({', '.join(places)})")
-    assert shown is not None, "a select has a result"
-    return names, kinds, _rows(shown)
-
-
-def _rows(found: duckdb.DuckDBPyRelation) -> Iterator[list[Any]]:
-    try:
-        for batch in found.to_arrow_reader():
-            columns = [column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns]
-            yield from map(list, zip(*columns, strict=True))
-    except duckdb.Error as error:
-        raise failure(str(error)) from None

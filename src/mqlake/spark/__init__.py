@@ -17,9 +17,9 @@ from mqlake.errors import MissingExtra
 try:
     import pyspark  # noqa: F401
 except ImportError:
-    raise MissingExtra("mqlake.spark", "spark") from None
-
-from mqlake.spark.session import session
+    pass  # what counts in this process works without it; every other name says what is missing
+else:
+    from mqlake.spark.session import session
 
 if TYPE_CHECKING:
     from mqlake.spark.jobs.archive import archive
@@ -89,6 +89,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in PLACES:
+    if name not in PLACES and name != "session":
         raise AttributeError(f"module 'mqlake.spark' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"mqlake.spark.{PLACES[name]}"), name)
+    try:
+        return getattr(importlib.import_module(f"mqlake.spark.{PLACES.get(name, name)}"), name)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.split(".")[0] != "pyspark":
+            raise
+        raise MissingExtra(f"mqlake.spark.{name}", "spark") from None

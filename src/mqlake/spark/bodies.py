@@ -16,7 +16,16 @@ from pathlib import Path
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from mqlake.errors import InvalidConfig
 
@@ -93,11 +102,38 @@ def schema_of(schema: OneSchema, bodies: Bodies, topic: str | None = None) -> St
 def infer(rows: DataFrame) -> StructType:
     """Return a schema for the bodies of the rows: every field that one of them has. Reads them all.
 
-    A field with values of several types gets one that holds them all, in the end STRING.
+    A field with values of several types gets one that holds them all, in the end STRING. A key that one body has twice
+    is one field: two of the same name could not be told apart, for any body.
     """
     texts = rows.select(F.try_validate_utf8(F.col("body").cast("string")).alias(VALUE)).where(f"{VALUE} is not null")
     found = rows.sparkSession.read.json(texts, columnNameOfCorruptRecord=KEPT, allowSingleQuotes=False).schema
-    return StructType([field for field in found.fields if field.name != KEPT])
+    return _fields_once([field for field in found.fields if field.name != KEPT])
+
+
+def _fields_once(fields: Sequence[StructField]) -> StructType:
+    """Return a struct that has each name once, with a type that holds the values of all fields of that name."""
+    kinds: dict[str, DataType] = {}
+    for field in fields:
+        found = _names_once(field.dataType)
+        kinds[field.name] = _holding_both(kinds[field.name], found) if field.name in kinds else found
+    return StructType([StructField(name, kind) for name, kind in kinds.items()])
+
+
+def _names_once(kind: DataType) -> DataType:
+    if isinstance(kind, StructType):
+        return _fields_once(kind.fields)
+    return ArrayType(_names_once(kind.elementType)) if isinstance(kind, ArrayType) else kind
+
+
+def _holding_both(one: DataType, other: DataType) -> DataType:
+    """Return a type that holds the values of both, as Spark infers it for a field of two bodies."""
+    if one == other:
+        return one
+    if isinstance(one, StructType) and isinstance(other, StructType):
+        return _fields_once([*one.fields, *other.fields])
+    if isinstance(one, ArrayType) and isinstance(other, ArrayType):
+        return ArrayType(_holding_both(one.elementType, other.elementType))
+    return DoubleType() if {type(one), type(other)} == {LongType, DoubleType} else StringType()
 
 
 def _written(text: str) -> StructType:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from mqlake.config import parse_address
 from mqlake.errors import InvalidConfig
 from mqlake.files.place import place_of
 from mqlake.spark.schema import checked_columns
@@ -193,6 +194,7 @@ def _lake(name: str, text: str) -> str:
 def _endpoint(name: str, text: str) -> str:
     if not re.fullmatch(r"[^:;,\s]+:\d+|\[[0-9a-fA-F:]+\]:\d+", text.strip()):
         raise InvalidConfig(f"option {name}", text, "must be the name server's HOST:PORT")
+    parse_address(f"option {name}", text.strip())
     return text.strip()
 
 

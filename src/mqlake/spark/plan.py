@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mqlake.config import IndexConfig, StoreConfig
 from mqlake.errors import ChangedUnderRead, NotAStore, OffsetOutOfRange
-from mqlake.files.place import local_path
+from mqlake.files.place import exists, local_path
 from mqlake.spark.boundaries import CLOCK_STEP_MS, Boundaries, FileGone
 from mqlake.spark.options import SourceOptions
 from mqlake.spark.split import Split
@@ -114,7 +114,7 @@ def expand(paths: tuple[str, ...]) -> list[Path]:
     found: dict[Path, Path] = {}
     for text in paths:
         path = str(local_path(text))
-        is_pattern = glob.has_magic(path) and not Path(path).exists()
+        is_pattern = glob.has_magic(path) and not exists(path)
         matches = sorted(glob.glob(path)) if is_pattern else [path]  # noqa: PTH207  # patterns may be absolute
         if not matches:
             raise NotAStore(Path(path), "no folder matches this pattern", "check the path")

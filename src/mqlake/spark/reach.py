@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from mqlake.files.place import place_of
 from mqlake.lake import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OF_OBJECT_STORES = ("AWS_", "GOOGLE_", "AZURE_")
 """How the environment variables begin that name object stores and credentials."""

@@ -10,25 +10,18 @@ A column that every message has is NOT NULL. With `onDamage=rows`, damage has ro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from mqlake.errors import InvalidConfig
 from mqlake.store.scan import COLUMNS as SCANNED
 from mqlake.store.scan import RAW_BODY
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
 
 STORE = "store"
 DAMAGE = "damage"
@@ -39,23 +32,35 @@ FARTHEST_MS = (2**63 - 1) // 1000
 OF_DAMAGE = (STORE, "physical_offset", "size", DAMAGE)
 """The columns of a row for a damaged range. Its other columns are null."""
 
-_OF_SCAN: dict[str, tuple[DataType, pa.DataType]] = {
-    "int32": (IntegerType(), pa.int32()),
-    "int64": (LongType(), pa.int64()),
-    "string": (StringType(), pa.string()),
-    "binary": (BinaryType(), pa.binary()),
-    "timestamp[ms, UTC]": (TimestampType(), pa.timestamp("us", "UTC")),
-    "dictionary<int32, string>": (StringType(), pa.string()),
-    "list<string>": (ArrayType(StringType(), True), pa.list_(pa.field("element", pa.string()))),
-    "map<string, string>": (MapType(StringType(), StringType(), True), pa.map_(pa.string(), pa.string())),
+KINDS = {STORE: "string", **SCANNED, RAW_BODY: "binary", DAMAGE: "string"}
+"""Each column, and what `store.scan` calls its type."""
+_ARROW: dict[str, pa.DataType] = {
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "timestamp[ms, UTC]": pa.timestamp("us", "UTC"),
+    "dictionary<int32, string>": pa.string(),
+    "list<string>": pa.list_(pa.field("element", pa.string())),
+    "map<string, string>": pa.map_(pa.string(), pa.string()),
 }
-TYPES: dict[str, tuple[DataType, pa.DataType]] = {
-    STORE: _OF_SCAN["string"],
-    **{name: _OF_SCAN[kind] for name, kind in SCANNED.items()},
-    RAW_BODY: _OF_SCAN["binary"],
-    DAMAGE: _OF_SCAN["string"],
-}
-"""The Spark type and the Arrow type of each column."""
+
+
+@cache
+def _spark() -> dict[str, DataType]:
+    """Return Spark's type of each kind. Imported when asked for: what counts in this process needs no Spark."""
+    from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, MapType, StringType, TimestampType
+
+    return {
+        "int32": IntegerType(),
+        "int64": LongType(),
+        "string": StringType(),
+        "binary": BinaryType(),
+        "timestamp[ms, UTC]": TimestampType(),
+        "dictionary<int32, string>": StringType(),
+        "list<string>": ArrayType(StringType(), True),
+        "map<string, string>": MapType(StringType(), StringType(), True),
+    }
 
 
 def checked_columns(columns: Sequence[str] | None, *, with_damage: bool) -> tuple[str, ...]:
@@ -74,11 +79,13 @@ def checked_columns(columns: Sequence[str] | None, *, with_damage: bool) -> tupl
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:
-    return StructType([StructField(name, TYPES[name][0], nullable(name, columns)) for name in columns])
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(name, _spark()[KINDS[name]], nullable(name, columns)) for name in columns])
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    return pa.schema([pa.field(name, TYPES[name][1], nullable(name, columns)) for name in columns])
+    return pa.schema([pa.field(name, _ARROW[KINDS[name]], nullable(name, columns)) for name in columns])
 
 
 def nullable(name: str, columns: Sequence[str]) -> bool:
@@ -91,15 +98,15 @@ def arrow_schema_for(schema: StructType) -> pa.Schema:
     for field in schema.fields:
         if expected[field.name] and not field.nullable:
             raise InvalidConfig("schema", f"{field.name} NOT NULL", f"{field.name} is null for some rows")
-    return pa.schema([pa.field(field.name, TYPES[field.name][1], field.nullable) for field in schema.fields])
+    return pa.schema([pa.field(field.name, _ARROW[KINDS[field.name]], field.nullable) for field in schema.fields])
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
     """Return the columns of a schema from the user. It may select and order columns, but not change their types."""
     for field in schema.fields:
-        if field.name not in TYPES:
-            raise InvalidConfig("schema", field.name, f"one of {', '.join(TYPES)}")
-        expected = TYPES[field.name][0]
+        if field.name not in KINDS:
+            raise InvalidConfig("schema", field.name, f"one of {', '.join(KINDS)}")
+        expected = _spark()[KINDS[field.name]]
         if field.dataType != expected:
             found = f"{field.name} {field.dataType.simpleString()}"
             raise InvalidConfig("schema", found, f"{field.name} is {expected.simpleString()}; cast it after the read")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pyspark.sql.datasource import InputPartition
+try:
+    from pyspark.sql.datasource import InputPartition
+except ImportError:  # a split is also read in this process, without Spark
+    InputPartition = object  # type: ignore[misc, assignment]
 
 
 class QueueRun(NamedTuple):

@@ -7,12 +7,13 @@ pages by their statistics. From an object store, for which Spark would need jars
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from mqlake.codec.index_entry import key_hash, key_text
 from mqlake.files.place import place_of
@@ -32,6 +33,8 @@ NEEDED = ("topic", "queue_id", "physical_offset", "sys_flag", "store_timestamp",
 MAX_HASHES = 10_000
 MAX_OFFSETS = 1_000
 """The most offsets that become a condition for Spark."""
+GLOBBING = "__globPaths__"
+"""Spark's own option for lists of files that it must not take as patterns."""
 
 
 class LakeTable:
@@ -102,7 +105,7 @@ class LakeTable:
     def _by_spark(self, spark: SparkSession) -> DataFrame:
         columns = self._options.columns
         schema = spark_schema(tuple(dict.fromkeys([*columns, *NEEDED])))
-        rows = spark.read.schema(schema).parquet(*(f"{self._lake.place}/{file.path}" for file in self.files))
+        rows = by_spark(spark, schema, self._lake.place, [file.path for file in self.files])
         for condition in self._conditions():
             rows = rows.where(condition)
         moved = {name: path for name, path in self._names.items() if name != path}
@@ -162,6 +165,16 @@ class LakeTable:
         schema = arrow_schema(self._options.columns)
         work = partial(read_in_worker, self._lake.place, self._options, dict(self._names))
         return lazily(spark, self.files, work, schema).select(*self._options.columns)
+
+
+def by_spark(spark: SparkSession, schema: StructType, folder: str, names: Iterable[str]) -> DataFrame:
+    """Return the rows of files of a folder, by Spark's own reader.
+
+    Every path is literal. Else a name with `[ ] { } * ?` or a backslash would be a pattern, which can match files of
+    another lake, and a session could have another default file system.
+    """
+    paths = [f"file:{folder}/{name}" for name in names]
+    return spark.read.schema(schema).option(GLOBBING, "false").parquet(*paths)
 
 
 def read_in_worker(

@@ -80,14 +80,7 @@ class Logs:
         return found
 
     def _found(self) -> list[Path]:
-        """Return the folders that paths and patterns name. A pattern that matches nothing yet names none."""
-        found: dict[Path, None] = {}
-        for text in self._paths:
-            try:
-                found |= dict.fromkeys(expand((text,)))
-            except StoreError as error:
-                self.failed[text] = error
-        return list(found)
+        return folders_named_by(self._paths, self.failed)
 
     def _look_at(self, path: Path, stores: Mapping[str, StoreState]) -> Log:
         path = find_store(path, read_only=True, create=False).root
@@ -164,18 +157,28 @@ def folder_of(path: Path) -> object:
     return found.st_dev, found.st_ino
 
 
-def require_one(paths: Iterable[str]) -> None:
-    """Raise the error of the first path if none of them leads to a store."""
-    first: StoreError | None = None
+def folders_named_by(paths: Iterable[str], failed: dict[str, StoreError]) -> list[Path]:
+    """Return the folders that paths and patterns name. Patterns that match nothing yet are among the `failed`."""
+    found: dict[Path, None] = {}
     for text in paths:
         try:
-            for path in expand((text,)):
-                find_store(path, read_only=True, create=False)
-                return
+            found |= dict.fromkeys(expand((text,)))
         except StoreError as error:
-            first = first or error
-    if first is not None:
-        raise first
+            failed[text] = error
+    return list(found)
+
+
+def require_one(paths: Iterable[str]) -> None:
+    """Raise what is wrong with one of the paths if none of them leads to a store."""
+    failed: dict[str, StoreError] = {}
+    for path in folders_named_by(paths, failed):
+        try:
+            find_store(path, read_only=True, create=False)
+            return
+        except StoreError as error:
+            failed[str(path)] = error
+    if failed:
+        raise next(iter(failed.values()))
 
 
 def _again_if_deleted(plan: Callable[[], Result]) -> Result:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from functools import partial
 from itertools import chain
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from mqlake.config import StoreConfig
+from mqlake.files.place import local_path
 from mqlake.inspect.assemble import build
 from mqlake.inspect.harvest import harvest
 from mqlake.inspect.rebuild import Rebuild, Rebuilt
@@ -36,8 +36,8 @@ def rebuild(
     Without `out` the store must be closed: StoreLocked is raised if a process writes to it. `part_size` is the number
     of log bytes per task.
     """
-    target = None if out is None else Path(out).absolute()
-    with Rebuild(Path(store).absolute(), target, config or StoreConfig()) as job:
+    target = None if out is None else local_path(out, "out")
+    with Rebuild(local_path(store, "store"), target, config or StoreConfig()) as job:
         parts = job.parts(part_size or part_size_for(job.size))
         pieces = chain.from_iterable(answers(spark, parts, partial(harvest, job.staging)))
         works = job.works(pieces, PARTS_A_CORE * (os.cpu_count() or 1))

@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
 from mqlake import MessageStore
 from mqlake.errors import StoreError
@@ -35,6 +35,9 @@ from mqlake.spark.jobs.report_topics import TREND_STEPS, topic_facts
 from mqlake.spark.jobs.stats import Stats, stats
 from mqlake.spark.jobs.stats_rows import latency_at, latency_buckets
 from mqlake.store.gates import Gates
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TOP_KEYS_SHOWN = 100
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
 from mqlake.errors import InvalidConfig
 from mqlake.spark.jobs.queues import LAG, QUEUES, lag_of, queues_of, stores_of
@@ -25,6 +24,9 @@ from mqlake.spark.jobs.tasks import run_tasks
 from mqlake.spark.options import parse_options
 from mqlake.spark.plan import StorePlan, plan
 from mqlake.spark.reach import reach
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 By = Literal["store", "topic", "queue_id", "tags", "time"]
 DIMENSIONS: tuple[By, ...] = ("store", "topic", "queue_id", "tags", "time")

@@ -13,12 +13,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from zipimport import zipimporter
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 Item = TypeVar("Item")
 Work = Callable[[Item], pa.Table | Iterable[pa.RecordBatch]]
@@ -43,6 +44,8 @@ def run_tasks(spark: SparkSession | None, items: Sequence[Item], work: Work[Item
 
 def lazily(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> DataFrame:
     """Return the same as a lazy DataFrame: an action runs the work."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     packed = [pickle.dumps(item) for item in items]
 
     def in_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -42,7 +42,7 @@ from mqlake.lake import Lake, LakeSnapshot
 from mqlake.lake.storage import storage_at
 from mqlake.lake.typed import TypedFile, TypedTable, typed_topics
 from mqlake.spark.bodies import INFER, OneSchema, infer, parsed, schema_of
-from mqlake.spark.jobs.lake_table import LakeTable
+from mqlake.spark.jobs.lake_table import LakeTable, by_spark
 from mqlake.spark.jobs.tasks import lazily, settle
 from mqlake.spark.options import parse_options
 from mqlake.spark.reach import reach
@@ -110,7 +110,7 @@ def typed(spark: SparkSession, lake: str, topic: str) -> DataFrame:
     if not names:
         return spark.createDataFrame([], schema)
     if place_of(opened.place).is_local:
-        return spark.read.schema(schema).parquet(*(f"{table.place}/{name}" for name in names))
+        return by_spark(spark, schema, table.place, names)
     work = partial(_read_in_worker, opened.place, schema.json())
     return lazily(spark, [f"{table.folder}/{name}" for name in names], work, _arrow(schema))
 
