@@ -35,6 +35,22 @@ def test_once_catches_up_says_so_and_stops(cli: Cli) -> None:
             same_log(master, slave)
 
 
+def test_once_ends_with_an_error_where_nobody_listens(cli: Cli) -> None:
+    result = cli.run("attach", "127.0.0.1:1", cli.store, "--once", "--patience", "0.5", "--config", cli.config)
+    assert result.exit_code == 3
+    assert "127.0.0.1:1: no master has sent its log for" in result.output
+    assert "Connection refused" in result.output
+
+
+def test_once_ends_with_an_error_at_a_port_that_does_not_replicate(cli: Cli) -> None:
+    """A broker's listenPort accepts the connection and never sends a log."""
+    with BrokerThread(cli.folder / "other") as broker:
+        options = ("--once", "--patience", "0.5", "--config", cli.config)
+        result = cli.run("attach", broker.address, cli.store, *options)
+    assert result.exit_code == 3
+    assert "is this its replication port (haListenPort" in result.output
+
+
 def test_it_follows_until_it_is_told_to_stop(cli: Cli) -> None:
     with MessageStore.open(cli.folder / "master", config=small_config(cli.folder), deliver=False) as master:
         master.put(message(1))

@@ -191,3 +191,8 @@ def test_load_from_a_missing_file_creates_no_store(cli: Cli) -> None:
     assert result.exit_code == 3
     assert "nix.jsonl" in result.stderr
     assert not cli.store.exists()
+
+
+def test_a_load_of_nothing_makes_no_store(cli: Cli) -> None:
+    assert cli.ok("load", cli.store, "--from", "-", input="").startswith("0 messages stored")
+    assert not cli.store.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -48,3 +49,10 @@ def test_info_shows_space_on_disk_separately_from_sizes(orders: Cli) -> None:
     queues = orders.json("info", orders.store)[0]["files"]["consumequeue"]
     assert queues["sizeBytes"] == 3 * 20_000
     assert queues["diskBytes"] < queues["sizeBytes"]
+
+
+def test_info_shows_a_store_whose_log_is_missing(orders: Cli) -> None:
+    shutil.rmtree(orders.store / "commitlog")
+    (info,) = orders.json("info", orders.store)
+    assert (info["state"], info["messageCount"]) == ("stopped cleanly", 7)
+    assert info["files"].get("commitlog") is None

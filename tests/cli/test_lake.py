@@ -66,3 +66,10 @@ def test_errors_are_one_line_and_a_released_store_is_reported(archived: Cli) -> 
     assert "NotAStore" in archived.run("archive", other.folder, "--lake", archived.folder / "lake").stderr
     assert archived.ok("lake", "release", archived.store).startswith("released: lake-")
     assert "no lake holds" in archived.ok("lake", "release", archived.store)
+
+
+def test_release_refuses_what_is_no_store(cli: Cli) -> None:
+    (cli.folder / "empty").mkdir()
+    for place in (cli.folder / "empty", cli.config):
+        result = cli.run("lake", "release", place)
+        assert result.exit_code == 3 and "NotAStore" in result.stderr

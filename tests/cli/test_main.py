@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -105,6 +106,15 @@ def test_a_second_writer_gets_an_error_that_names_the_first(orders: Cli) -> None
     assert "StoreLocked" in errors
 
 
+def test_an_interrupt_while_the_command_line_is_read_exits_quietly(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mqlake.cli.main.Commands.parse_args", interrupt)
+    result = cli.run("topics", cli.store)
+    assert (result.exit_code, result.output) == (130, "")
+
+
 def test_an_interrupt_exits_with_130_and_closes_the_store_cleanly(cli: Cli) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "mqlake", "put", str(cli.store), "orders", "--config", str(cli.config)],
@@ -176,3 +186,23 @@ def test_tables_fit_a_terminal_of_100_columns(orders: Cli) -> None:
         runner = CliRunner(env={"COLUMNS": "100", "TTY_COMPATIBLE": "1", "NO_COLOR": "1", "TERM": "dumb"})
         result = runner.invoke(root, [command[0], str(orders.store), *command[1:]])
         assert max(map(len, result.stdout.splitlines())) <= 100
+
+
+def test_help_and_version_end_with_141_if_their_reader_has_left() -> None:
+    for option in ("--help", "--version"):
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = [sys.executable, "-m", "mqlake", option]
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_page_for_a_folder_that_is_missing_is_refused_before_it_is_counted(orders: Cli) -> None:
+    result = orders.run("report", orders.store, "--out", orders.folder / "nodir" / "x.html")
+    assert result.exit_code == 2 and "there is no folder" in result.stderr
+
+
+def test_a_group_without_dead_letters_is_told_so(orders: Cli) -> None:
+    assert orders.ok("dlq", "show", orders.store, "workers") == "group workers has no dead letters\n"
+    assert orders.ok("dlq", "show", orders.store, "workers", "--json") == ""

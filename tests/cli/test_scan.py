@@ -53,6 +53,26 @@ def test_a_truncated_table_of_a_scan_says_that_it_is_truncated(cli: Cli) -> None
     assert len(cli.ok("scan", cli.store, "--limit", 0).splitlines()) == 61
 
 
+def test_a_scan_of_all_rows_prints_as_it_goes_and_ends_when_its_reader_leaves(cli: Cli) -> None:
+    with cli.open() as store:
+        for start in range(0, 20_000, 1_000):
+            store.put_many([Message("orders", b"%d" % number, queue_id=0) for number in range(start, start + 1_000)])
+    process = cli.process("scan", cli.store, "--limit", 0)
+    assert process.stdout is not None and process.stderr is not None
+    lines = [process.stdout.readline() for _ in range(1_002)]
+    assert [len(line.split("  orders")[0]) for line in lines[1:]] == [len("physical_offset")] * 1_001
+    assert [int(line.split()[-1]) for line in lines[1:]] == list(range(1_001))
+    process.stdout.close()
+    assert (process.wait(timeout=100), process.stderr.read()) == (141, "")
+
+
+def test_the_names_of_a_table_of_many_blocks_are_printed_once(cli: Cli) -> None:
+    with cli.open() as store:
+        store.put_many([Message("orders", b"%d" % number, queue_id=0) for number in range(1_200)])
+    lines = cli.ok("scan", cli.store, "--limit", 0).splitlines()
+    assert len(lines) == 1_201 and sum("physical_offset" in line for line in lines) == 1
+
+
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 def test_scan_writes_all_rows_and_columns_to_a_file(orders: Cli, suffix: str) -> None:
     out = orders.folder / f"orders{suffix}"

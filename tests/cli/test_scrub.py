@@ -40,17 +40,31 @@ def test_a_scrub_names_the_block_that_changed_and_repair_heals_it(cli: Cli, tmp_
 
 
 def test_check_says_to_heal_before_it_says_to_repair_and_only_what_helps(cli: Cli) -> None:
-    """A range that a repair has filled can no longer be healed, and a repair alone mends no broken seal."""
+    """A range that a repair has filled, or a block that it has accepted, can no longer be healed."""
     fill(cli)
     flip(cli.store, 45)  # the born time: nothing but the seal covers it
     told = [line.strip() for line in cli.run("check", cli.store).output.splitlines() if "mqlake repair" in line]
-    assert [line.split(",")[0] for line in told] == [f"mqlake repair {cli.store} --from COPY"]
+    assert told == [
+        f"mqlake repair {cli.store} --from COPY, a backup or a replica of this log",
+        f"mqlake repair {cli.store}, if there is no copy: it accepts the blocks as they are",
+    ]
     flip(cli.store, 90)  # the body of the first message
     told = [line.strip() for line in cli.run("check", cli.store).output.splitlines() if "mqlake repair" in line]
     assert [line.split(",")[0] for line in told] == [
         f"mqlake repair {cli.store} --from COPY",
         f"mqlake repair {cli.store}",
     ]
+
+
+def test_repair_says_which_records_it_accepts_unproven_and_how_many(cli: Cli) -> None:
+    fill(cli)
+    flip(cli.store, 45)
+    refused = cli.run("repair", cli.store, input="n\n")
+    assert refused.exit_code == 4 and "accept" in refused.output and "unproven: heal them first" in refused.output
+    assert cli.run("check", cli.store).exit_code == 2
+    done = cli.run("repair", cli.store, "--yes")
+    assert done.exit_code == 0 and "records accepted unproven" in done.output
+    assert cli.run("check", cli.store).exit_code == cli.run("scrub", cli.store).exit_code == 0
 
 
 def test_scrub_seals_a_store_that_has_no_seals(cli: Cli) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from mqlake import Message
 from mqlake.cli.answers import plain
 from mqlake.cli.spark import failure
 from mqlake.cli.sql import cut, split_arguments, statements
+from tests.helpers import open_small
 
 ANALYSIS = """[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `topc` is not there. SQLSTATE: 42703; line 2 pos 7;
 'Project ['topc]
@@ -57,6 +60,9 @@ def test_the_last_argument_is_the_query_if_it_has_words(tmp_path: Path) -> None:
     assert split_arguments(("s1",)) == (("s1",), None)
     assert split_arguments((str(folder),)) == ((str(folder),), None)
     assert split_arguments(()) == ((), None)
+    long = f"select '{'a' * 5_000}'"
+    assert split_arguments(("s1", long)) == (("s1",), long)
+    assert split_arguments(("s1", "select '\0'")) == (("s1",), "select '\0'")
 
 
 @pytest.mark.parametrize(
@@ -98,11 +104,60 @@ def test_values_are_converted_to_json_types() -> None:
     assert plain({"a": b"\xff", 1: [None, 2.5, (b"",)]}) == {"a": "/w==", "1": [None, 2.5, [""]]}
 
 
+def test_names_of_a_map_are_in_order_whatever_engine_it_came_from() -> None:
+    assert json.dumps(plain({"z": 1, "a": {"c": 2, "b": 3}})) == '{"a": {"b": 3, "c": 2}, "z": 1}'
+
+
 def test_commands_that_need_spark_are_listed_and_explained_without_it() -> None:
     program = "import sys; sys.modules['pyspark'] = None; from mqlake.cli.main import main; main()"
     for arguments in (["--help"], ["sql", "--help"], ["stats", "--help"], ["report", "--help"]):
         done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
         assert "Usage: mqlake" in done.stdout
-    done = subprocess.run([sys.executable, "-c", program, "stats", "."], capture_output=True, text=True, check=False)
-    assert done.returncode == 3
-    assert done.stderr == "mqlake: MissingExtra: this command needs an optional package: pip install 'mqlake[spark]'\n"
+
+
+WITHOUT = """
+import sys
+for name in sys.argv.pop(1).split(","):
+    sys.modules[name] = None
+from mqlake.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "told"),
+    [
+        ("pyspark", ["sql", "store", "select count(*) as n from messages"], "n\n1\n"),
+        ("pyspark", ["sql", "store", "select topic from queues"], "topic\norders\n"),
+        ("pyspark", ["sql", "store", "select messages as n from stats"], "n\n1\n"),
+        ("pyspark,duckdb", ["stats", "store", "--json"], '"messages": 1,'),
+        ("pyspark,duckdb", ["report", "store"], ": report.html\n"),
+        ("pyspark,duckdb", ["sql", "store", "select 1 as n"], "mqlake[sql]"),
+        ("pyspark,numpy", ["sql", "store", "select 1 as n"], "mqlake[sql]"),
+        ("pyspark,pyarrow", ["stats", "store"], "mqlake[arrow]"),
+        ("pyspark", ["sql", "store", "--master", "local[1]", "select 1 as n"], "mqlake[spark]"),
+        ("pyspark", ["audit", "store"], "mqlake[spark]"),
+    ],
+)
+def test_small_stores_are_asked_without_spark_and_a_missing_extra_is_the_one_to_install(
+    tmp_path: Path, missing: str, arguments: list[str], told: str
+) -> None:
+    with open_small(tmp_path / "store") as store:
+        store.put(Message("orders", b"1"))
+    command = [sys.executable, "-c", WITHOUT, missing, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert told in done.stdout + done.stderr
+    assert done.stderr == "" or done.stderr.startswith("mqlake: MissingExtra: this command needs")
+
+
+def test_a_query_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    with open_small(tmp_path / "store") as store:
+        store.put_many([Message("orders", b"1"), Message("orders", b"2")])
+    program = (
+        "import atexit, sys; from mqlake.cli.main import main; "
+        "costly = {'pyarrow.compute', 'pandas', 'pyspark'}; "
+        "atexit.register(lambda: print(sorted(costly & {*sys.modules}))); main()"
+    )
+    query = ["sql", "store", "select topic, count(*) as n from messages group by topic"]
+    done = subprocess.run([sys.executable, "-c", program, *query], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.splitlines() == ["topic   n", "orders  2", "[]"]

@@ -15,8 +15,10 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from mqlake import Message
+from mqlake.cli import show
 from mqlake.cli.findings_view import kinds_of, times
 from mqlake.cli.main import mqlake
+from mqlake.cli.stats import fitting
 from mqlake.inspect.findings import Finding, Severity
 from tests.cli.conftest import Cli
 
@@ -250,3 +252,22 @@ def test_sql_of_a_small_store_needs_no_java(orders: Cli, monkeypatch: pytest.Mon
     result = orders.run("sql", orders.store, input=typed)
     assert result.stdout.split()[:3] == ["messages", "queues", "stats"] and "store_timestamp" in result.stdout
     assert "topc" in result.stderr and "DuckDB's dialect" in result.stderr
+
+
+def test_a_report_tells_of_each_damaged_range_once(damaged: Cli) -> None:
+    process = damaged.process("report", damaged.store, "--out", damaged.folder / "page.html")
+    _, told = process.communicate(timeout=100)
+    lines = [line for line in told.splitlines() if "the log is damaged" in line]
+    assert process.returncode == 0 and len(lines) == len(set(lines)) == 3
+
+
+@pytest.mark.parametrize(("width", "last"), [(40, "bodies"), (60, "largest"), (120, "most")])
+def test_stats_leave_out_columns_that_do_not_fit_and_cut_no_number(
+    monkeypatch: pytest.MonkeyPatch, width: int, last: str
+) -> None:
+    heads = ["topic", "messages>", "bytes>", "bodies>", "smallest>", "largest>", "latency>", "most>"]
+    cells = [["orders", "100,000", "30.6 MiB", "19.1 MiB", "317 B", "321 B", "1.8 ms", "10 ms"]]
+    screen = show.console()
+    screen.width = width
+    monkeypatch.setattr(show, "console", lambda: screen)
+    assert heads[fitting(heads, cells) - 1].rstrip(">") == last

@@ -16,12 +16,13 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -138,9 +139,7 @@ class Session:
     def port(self, wanted: str) -> int:
         """Return the free port that stands for the one a page names."""
         if wanted not in self.ports:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.ports[wanted] = probe.getsockname()[1]
+            self.ports[wanted] = free_port()
         return self.ports[wanted]
 
     def _with_ports(self, command: str) -> str:

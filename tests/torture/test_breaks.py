@@ -99,9 +99,18 @@ def test_a_wrong_command_line_is_a_usage_error(tmp_path: Path, words: list[str])
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("row", ["kill", "full", "partition"])
+def test_rows_that_run_at_the_same_time_are_reported_in_their_order(tmp_path: Path) -> None:
+    done = torture(tmp_path, "--only", "kill,shapes,cuts", "--minutes", "0.02", "--jobs", "3", "--json")
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, done.stdout
+    assert [report["row"] for report in reports] == ["kill", "shapes", "cuts"]
+    assert all(report["faults"] > 0 for report in reports)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("row", ["kill", "full", "partition", "kill,full"])
 def test_an_interrupted_run_leaves_nothing(row: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mqlake", "torture", str(tmp_path), "--only", row]
+    command = [sys.executable, "-m", "mqlake", "torture", str(tmp_path), "--only", row, "--jobs", "2"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=plain_locks())
     assert eventually(lambda: any(tmp_path.glob("*/*/case-*/ledger")) or process.poll() is not None, 20)
     if process.poll() == 0:

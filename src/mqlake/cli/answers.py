@@ -71,9 +71,9 @@ def cell(value: Any) -> str:
         return ""
     if isinstance(value, bytes | bytearray):
         return show.body(bytes(value))
-    if isinstance(value, dict | list | tuple):
+    if isinstance(value, dict | list | tuple) and not is_interval(value):
         return show.printable(json.dumps(plain(value), ensure_ascii=False))
-    return show.printable(str(value))
+    return show.printable(interval(*value) if is_interval(value) else str(value))
 
 
 def print_csv(names: list[str], answer: DataFrame) -> int:
@@ -110,13 +110,18 @@ def _counted(rows: Iterator[Any], write: Callable[[Any], object]) -> int:
 
 
 def plain(value: Any) -> Any:
-    """Return a Spark value for JSON: bytes in base64, times in ISO format, numbers that JSON lacks as texts."""
+    """Return a value for JSON: bytes in base64, times in ISO format, numbers that JSON lacks as texts.
+
+    Maps and structs are in the order of their names: a map of Spark has lost the log's.
+    """
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if isinstance(value, dict):
-        return {str(plain(name)): plain(item) for name, item in value.items()}
+        return dict(sorted((str(plain(name)), plain(item)) for name, item in value.items()))
     if hasattr(value, "asDict"):
         return plain(value.asDict())
+    if is_interval(value):
+        return interval(*value)
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
@@ -127,6 +132,17 @@ def plain(value: Any) -> Any:
 
 
 # ---- times
+
+
+def is_interval(value: Any) -> bool:
+    """Tell whether a value is an interval of DuckDB, for which Arrow has a tuple."""
+    return isinstance(value, tuple) and hasattr(value, "nanoseconds")
+
+
+def interval(months: int, days: int, nanoseconds: int) -> str:
+    """Return an interval as Python writes Spark's. Those with months cannot be read from Spark; their form is ours."""
+    rest = str(datetime.timedelta(days=days, microseconds=nanoseconds // 1000))
+    return f"{months} month{'' if abs(months) == 1 else 's'}, {rest}" if months else rest
 
 
 def with_zone(time: Column) -> Column:

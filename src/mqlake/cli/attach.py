@@ -47,6 +47,13 @@ def address(context: click.Context, parameter: click.Parameter, value: str | Non
 )
 @click.option("--once", is_flag=True, help="Stop when the log has all that the master has.")
 @click.option(
+    "--patience",
+    type=click.FloatRange(min=0.1),
+    default=15.0,
+    show_default=True,
+    help="With --once: seconds without an answer of the master after which it is an error.",
+)
+@click.option(
     "--from",
     "start",
     type=click.Choice(["newest-file", "first"]),
@@ -63,7 +70,14 @@ def address(context: click.Context, parameter: click.Parameter, value: str | Non
     help="Settings file with RocketMQ's property names; mappedFileSizeCommitLog must be the master's.",
 )
 def attach(
-    master: str, store: Path, remoting: str | None, once: bool, start: str, interval: float, config: Path | None
+    master: str,
+    store: Path,
+    remoting: str | None,
+    once: bool,
+    patience: float,
+    start: str,
+    interval: float,
+    config: Path | None,
 ) -> None:
     """Follow a running master, RocketMQ 4.9, 5.x or mqlake, and keep its log in DIR, byte for byte.
 
@@ -88,7 +102,7 @@ def attach(
             metadata.step()
             metadata.start()
         try:
-            _watch(opened, metadata, stop, interval, once=once)
+            _watch(opened, metadata, stop, interval, patience_s=patience if once else None)
         finally:
             if metadata is not None:
                 metadata.stop()
@@ -102,19 +116,28 @@ def _settings(store: Path, settings: StoreConfig, facts: MasterFacts | None) -> 
     return replace(settings, commit_log=replace(log, file_size_bytes=facts.file_size_bytes))
 
 
-def _watch(store: MessageStore, metadata: MetadataSync | None, stop: Flag, interval_s: float, *, once: bool) -> None:
-    """Print a line now and then until it is time to stop; raise what stopped the slave."""
+def _watch(
+    store: MessageStore, metadata: MetadataSync | None, stop: Flag, interval_s: float, *, patience_s: float | None
+) -> None:
+    """Print a line now and then until it is time to stop; raise what stopped the slave.
+
+    `patience_s`: stop when it has caught up, and wait no longer than this for a master that is silent.
+    """
+    once = patience_s is not None
     slave = store.slave
     assert slave is not None, "the store follows a master"
     goal = metadata.facts.end_offset if once and metadata is not None and metadata.facts is not None else None
-    shown_at, shown_end = time.monotonic(), slave.status().end_offset
+    began_at = shown_at = time.monotonic()
+    shown_end = slave.status().end_offset
     while not stop.is_set():
-        is_done = slave.wait_caught_up(TICK_S, end_offset=goal) if once else False
+        is_done = slave.wait_caught_up(TICK_S, end_offset=goal, since=began_at) if once else False
         status, now = slave.status(), time.monotonic()
         if status.state is State.FAILED:
             slave.wait_caught_up(0)  # raises the reason
-        if not once:
+        if patience_s is None:
             stop.wait(TICK_S)
+        elif not is_done:
+            slave.raise_if_silent(patience_s)
         if is_done or now - shown_at >= interval_s:
             rate = (status.end_offset - shown_end) / max(now - shown_at, 0.001)
             click.echo(_line(store, metadata, rate))

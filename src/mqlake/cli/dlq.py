@@ -49,7 +49,12 @@ def _count(store: MessageStore, group: str) -> int:
 def show_(store: Path, config: Path | None, group: str, start: int, limit: int, as_json: bool) -> None:
     """Show the dead letters of GROUP."""
     with open_reader(store, config) as opened:
-        show.print_messages(_dead_letters(opened, group, start, limit), as_json=as_json)
+        found = list(_dead_letters(opened, group, start, limit))
+        if found:
+            show.print_messages(found, as_json=as_json)
+        elif not as_json:
+            after = f" at or after offset {start}" if start else ""
+            click.echo(f"group {show.printable(group)} has no dead letters{after}")
 
 
 @dlq.command()
@@ -81,6 +86,8 @@ def _at(store: MessageStore, group: str, offsets: tuple[int, ...]) -> Iterator[S
 def _dead_letters(store: MessageStore, group: str, start: int = 0, limit: int = 1 << 62) -> Iterator[StoredMessage]:
     """Yield dead letters, starting at a queue offset. RocketMQ keeps them in one queue."""
     topic = dead_letter_topic(group)
+    if topic not in store.topics():
+        return
     first = store.queues(topic)[0].first_offset
     start = max(start, first)
     while limit > 0 and (batch := store.read(topic, start=start, limit=min(limit, 1_000))):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqlake.cli.answers import TABLE_ROWS, write_csv, write_json, write_table
 from mqlake.errors import NotAStore
+from mqlake.files.place import exists
 
 if TYPE_CHECKING:
     from mqlake.embedded.tables import EmbeddedTables
@@ -29,29 +30,30 @@ def folders_of(stores: Sequence[str]) -> list[str]:
 
     found: dict[Path, str] = {}
     for text in stores:
-        is_pattern = glob.has_magic(text) and not Path(text).exists()
+        is_pattern = glob.has_magic(text) and not exists(text)
         matches = sorted(glob.glob(text)) if is_pattern else [text]  # noqa: PTH207  # patterns may be absolute
         if not matches:
             raise NotAStore(Path(text), "no folder matches this pattern", "check the path")
         for match in matches:
-            if not Path(match).is_dir():
+            if not exists(match):
                 raise NotAStore(Path(match), "no such folder", "check the path")
+            if not Path(match).is_dir():
+                raise NotAStore(Path(match), "it is a file", "name the folder of a store")
             found.setdefault(Path(match).resolve(), str(Path(match).absolute()))
     return list(found.values())
 
 
-def is_small(folders: Sequence[str], needs: Sequence[str] = ("duckdb", "pyarrow")) -> bool:
-    """Tell whether reading the logs takes less time than starting Spark, and what that needs is installed."""
-    if not all(map(_is_installed, needs)):
-        return False
+def is_small(folders: Sequence[str]) -> bool:
+    """Tell whether reading the logs takes less time than starting Spark."""
     files = (file for folder in folders for file in (Path(folder) / "commitlog").glob("*"))
     return sum(file.stat().st_blocks * 512 for file in files if file.is_file()) <= SMALL_BYTES
 
 
-def _is_installed(name: str) -> bool:
+def are_installed(*names: str) -> bool:
+    """Tell whether these packages are there, without importing them."""
     try:
-        return find_spec(name) is not None
-    except ValueError:  # a program has said that it must not be imported
+        return all(find_spec(name) is not None for name in names)
+    except ValueError:  # a program has said that one must not be imported
         return False
 
 
@@ -68,12 +70,10 @@ class EmbeddedAnswers:
 
     def answer(self, text: str) -> int:
         """Print the rows of a query; return how many there were."""
-        from mqlake.embedded.tables import rows_of
-
         found = self._tables.query(text)
         if found is None:
             return 0
-        names, kinds, rows = rows_of(found)
+        names, kinds, rows = self._tables.rows_of(found)
         times = [place for place, kind in enumerate(kinds) if kind.startswith("TIMESTAMP")]
         sums = [place for place, kind in enumerate(kinds) if kind in HUGE]
         shown = (_plain(row, times, sums, with_zone=self._form != "table") for row in rows)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mqlake.cli import show
 from mqlake.inspect.check import CheckReport
-from mqlake.inspect.findings import HEAL, REPAIR, Finding, Severity
+from mqlake.inspect.findings import ACCEPT, HEAL, REPAIR, Finding, Severity
 
 STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 NARROW = 100
@@ -121,6 +121,9 @@ def remedies(report: CheckReport) -> list[str]:
     told = [row.remedy for row in report.findings if row.severity > Severity.NOTE]
     repair = f"{REPAIR} {report.path}"
     commands = [HEAL.replace(REPAIR, repair)] if HEAL in told else []
-    commands += [repair] if any(remedy.startswith(REPAIR) and remedy != HEAL for remedy in told) else []
+    if any(remedy.startswith(REPAIR) and remedy != HEAL for remedy in told):
+        commands.append(repair)
+    elif commands:
+        commands.append(ACCEPT.replace(REPAIR, repair))
     others = (remedy.replace(REPAIR, repair) for remedy in told if not remedy.startswith((f"{REPAIR} rebuilds",)))
     return [*dict.fromkeys([*commands, *others])]

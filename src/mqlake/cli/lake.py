@@ -150,6 +150,8 @@ def release(store: Path, of_lake: str | None) -> None:
     """Release a store from a lake. Its retention may then delete messages that are not archived."""
     from mqlake.lake import Lake
     from mqlake.lake.gate import release as let_go
+    from mqlake.store.opening import find_store
 
+    find_store(store, read_only=True, create=False)  # a folder that is no store has no gates either: say so
     names = let_go(store, Lake.open(of_lake).identity if of_lake is not None else None)
     click.echo(f"released: {', '.join(names)}" if names else "no lake holds a gate of this store")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -52,9 +54,14 @@ def load(store: Path, config: Path | None, source: str, as_json: bool) -> None:
     name = "standard input" if source == "-" else source
     with click.open_file(source, "rb") as file:
         size = None if source == "-" else Path(source).stat().st_size
-        with open_writer(store, config) as opened:
-            with show.progress(f"loading {name}", size, bytes_done=True) as step:
-                loaded = Loader(opened, name).load(file, step)
+        lines = iter(file)
+        first = next(lines, None)
+        if first is None:  # nothing to store: no store is made for it
+            loaded = Loaded(0, 0)
+        else:
+            with open_writer(store, config) as opened:
+                with show.progress(f"loading {name}", size, bytes_done=True) as step:
+                    loaded = Loader(opened, name).load(itertools.chain([first], lines), step)
     if as_json:
         show.print_json({"messageCount": loaded.message_count, "skippedCount": loaded.skipped_count})
     else:
@@ -74,9 +81,9 @@ class Loader:
         self._batch_bytes = 0
         self._stored = 0
 
-    def load(self, file: IO[bytes], step: show.Step) -> Loaded:
+    def load(self, lines: Iterable[bytes], step: show.Step) -> Loaded:
         skipped = 0
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(lines, 1):
             try:
                 message = self._message(number, line)
             except InvalidMessage:

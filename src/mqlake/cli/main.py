@@ -12,11 +12,12 @@ import io
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from mqlake.errors import InvalidFilter, StoreError
+from mqlake.errors import InvalidFilter, StoreError, file_error
 
 EXIT_NOTHING_FOUND = 1
 EXIT_STORE_ERROR = 3
@@ -133,7 +134,7 @@ class Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx), 3, 0.5)
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), 3, 0.6)
             if not near or args[0].startswith("-"):
                 raise
             ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(near)}?")
@@ -143,6 +144,18 @@ class Commands(click.Group):
             with formatter.section(title):
                 formatter.write_dl([(f"{name:10}", entry.summary) for name, entry in section.items()])
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Read the command line, which prints --help and --version. Click would take an interrupt for an error (1)."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError:
+            drop_output()
+            sys.exit(EXIT_BROKEN_PIPE)
+        except KeyboardInterrupt:
+            sys.exit(EXIT_INTERRUPTED)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, and exit with the code of its error. Click handles usage errors itself."""
         try:
@@ -151,17 +164,24 @@ class Commands(click.Group):
             finally:  # a command that exits with a code has written too, and its reader may have gone
                 sys.stdout.flush()
         except BrokenPipeError:
-            # Python flushes standard output again at exit; that must not print an error either.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            drop_output()
             return ctx.exit(EXIT_BROKEN_PIPE)
         except InvalidFilter as error:  # its second and third line point at the error
             click.echo(f"mqlake: InvalidFilter: {error}", err=True)
+            return ctx.exit(EXIT_STORE_ERROR)
+        except PermissionError as error:  # met while something else than opening a store was done
+            complain(f"FileFailed: {file_error(Path(os.fsdecode(error.filename or '.')), 'used', 0, error)}")
             return ctx.exit(EXIT_STORE_ERROR)
         except (StoreError, OSError) as error:
             complain(f"{type(error).__name__}: {error}")
             return ctx.exit(EXIT_STORE_ERROR)
         except KeyboardInterrupt:
             return ctx.exit(EXIT_INTERRUPTED)
+
+
+def drop_output() -> None:
+    """Send standard output nowhere: Python flushes it again at exit, and that must not print an error either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def add_verbose(command: click.Command) -> None:

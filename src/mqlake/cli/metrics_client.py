@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
+from mqlake.config import parse_address
 from mqlake.errors import InvalidConfig
 
 TIMEOUT_S = 10.0
@@ -32,10 +33,8 @@ def fetch_metrics(endpoint: str) -> dict[str, dict[tuple[str, ...], float]]:
     """Ask a broker's metrics address, HOST:PORT."""
     import http.client
 
-    host, _, port = endpoint.removeprefix("http://").partition("/")[0].rpartition(":")
-    if not host or not port.isdecimal():
-        raise InvalidConfig("endpoint", endpoint, "must be HOST:PORT, the address of serve --metrics")
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=TIMEOUT_S)
+    host, port = parse_address("endpoint", endpoint.removeprefix("http://").partition("/")[0])
+    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")
         answer = connection.getresponse()

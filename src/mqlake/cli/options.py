@@ -78,7 +78,9 @@ group_argument = click.argument("group", shell_complete=complete_group)
 
 
 def json_option(command: Command) -> Command:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table: one object a line.")(
+        command
+    )
 
 
 def settings_of(config: Path | None) -> StoreConfig:

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import click
+
 
 @contextmanager
 def whole_file(out: Path) -> Iterator[Path]:
     """Yield a path next to `out`; rename it to `out` if the block succeeds, else remove it."""
+    if not out.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {str(out.parent)!r} for the file {out.name}; make it first")
     partial = out.with_name(f"{out.name}.partial")
     try:
         yield partial

@@ -46,7 +46,10 @@ def repair(store: Path, config: Path | None, to: Path | None, source: str | None
     are rebuilt. Everything that is overwritten or removed is kept under mqlake/backup.
 
     With --from, damaged ranges of the log get their bytes back from another copy, each proven by the seals or by the
-    records themselves. What cannot be healed stays as it is: run repair again without --from to fill it.
+    records themselves. What cannot be healed stays as it is: run repair again without --from to deal with it.
+
+    Without --from, a block of the log that differs from its seal is accepted as it is, as a step of the plan: its
+    records are served, but nothing proves them any more. So heal first, if there is a copy.
     """
     copy = source_of(source) if source is not None else None
 
@@ -84,8 +87,13 @@ def _print_result(report: RepairReport) -> None:
     if not report.done:
         console.print("nothing was changed")
         return
-    if report.actions:
-        console.print(f"done: {show.counted(len(report.actions), 'step')}; what was there before is in {report.backup}")
+    if report.actions and report.healed is None:
+        console.print(f"done: {show.counted(len(report.actions), 'step')}")
+    if report.accepted_count:
+        records = show.counted(report.accepted_count, "record")
+        console.print(f"{records} accepted unproven: their blocks are sealed as they are now")
+    if report.backup is not None:
+        console.print(f"what was there before is in {report.backup}")
     if report.healed is not None:
         healed = report.healed
         console.print(f"healed from {healed.source}: {show.counted(len(healed.healed), 'range')}")
@@ -103,4 +111,5 @@ def _print_json(report: RepairReport) -> None:
         left = [each._asdict() for each in report.healed.left]
         show.print_json({"kind": "healed", "ranges": report.healed.healed, "left": left})
     backup = None if report.backup is None else str(report.backup)
-    show.print_json({"kind": "repair", "done": report.done, "backup": backup, **verdict_json(report.after)})
+    told = {"done": report.done, "backup": backup, "acceptedRecords": report.accepted_count}
+    show.print_json({"kind": "repair", **told, **verdict_json(report.after)})

@@ -44,6 +44,6 @@ def write_report(
     import mqlake.spark
     from mqlake.report import render
 
-    page = render(mqlake.spark.report(spark, stores, lake=lake, title=title))
     with whole_file(out) as path:
+        page = render(mqlake.spark.report(spark, stores, lake=lake, title=title))
         path.write_text(page, encoding="utf-8")

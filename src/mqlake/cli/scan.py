@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.text import Text
 
 from mqlake import MessageStore
 from mqlake.cli import show
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 TABLE_COLUMNS = ("physical_offset", "topic", "queue_id", "queue_offset", "store_timestamp", "tags", "body")
 """Default columns of a table: not all columns fit a terminal."""
 TABLE_LIMIT = 50
+BLOCK_ROWS = 500
+"""So many rows are aligned and printed together."""
 NUMBERS = frozenset({"physical_offset", "queue_id", "queue_offset", "size", "flag", "sys_flag", "body_crc"})
 SUFFIXES = (".parquet", ".arrow")
 
@@ -194,19 +195,21 @@ def _json_value(name: str, value: Any) -> Any:
 
 
 def _print_table(rows: Rows) -> None:
-    found = list(itertools.chain.from_iterable(map(as_rows, rows.batches())))
+    """Print a table block by block: whoever reads it sees the first rows at once, and may leave."""
     names = rows.columns or ()
     last = names[-1] if names else ""
     marks = {
         name: ">" if name in NUMBERS else "*" if name in ("body", "properties") and name == last else ""
         for name in names
     }
-    table = show.table(*(f"{name}{marks[name]}" for name in names))
-    for row in found:
-        table.add_row(*(Text(_cell(name, value)) for name, value in row.items()))
-    show.console().print(table)
+    table = show.Blocks([f"{name}{marks[name]}" for name in names])
+    found = itertools.chain.from_iterable(map(as_rows, rows.batches()))
+    while block := list(itertools.islice(found, BLOCK_ROWS)):
+        table.print([[_cell(name, value) for name, value in row.items()] for row in block])
+    if not table.row_count:
+        table.print([])
     if rows.cut:
-        click.echo(f"the first {show.counted(len(found), 'row')}; --limit 0 shows all", err=True)
+        click.echo(f"the first {show.counted(table.row_count, 'row')}; --limit 0 shows all", err=True)
 
 
 def _cell(name: str, value: Any) -> str:

@@ -57,7 +57,7 @@ def _print(report: ScrubReport) -> None:
     for start, end in report.broken:
         console.print(f"not as it was sealed: [{start}, {end})")
     speed = show.size(report.sealed_bytes / max(report.took_s, 1e-9))
-    sealed = f"{show.size(report.sealed_bytes)} of {show.size(report.log_bytes)} are sealed"
+    sealed = f"{show.size(report.sealed_bytes)} are sealed, in {show.size(report.log_bytes)} of log files"
     verdict = f"{show.counted(len(report.broken), 'block')} changed" if report.broken else "all are as they were sealed"
     console.print(f"{sealed}; {verdict} ({report.took_s:.1f} s, {speed}/s)")
     if report.broken:

@@ -123,7 +123,7 @@ def serve(
     set_log_format(log_format)
     properties = read_properties(config) if config is not None else {}
     name_server = Address.parse(listen, DEFAULT_NAME_SERVER_PORT)
-    port = int(properties.get("listenPort", DEFAULT_BROKER_PORT))
+    port = _port(properties, "listenPort", DEFAULT_BROKER_PORT)
     broker = Address.parse(broker_listen, port) if broker_listen else Address(name_server.host, port)
     measured = Address.parse(metrics, DEFAULT_METRICS_PORT) if metrics else None
     access = Access.from_properties(properties, acl, config.parent if config is not None else Path())
@@ -172,8 +172,18 @@ def _slaves_address(given: str | None, host: str, properties: dict[str, str]) ->
 
     if properties.get("brokerRole") == "SLAVE" or not (given or properties.keys() & {"brokerRole", "haListenPort"}):
         return None
-    port = int(properties.get("haListenPort", ReplicationConfig().listen_port))
+    port = _port(properties, "haListenPort", ReplicationConfig().listen_port)
     return Address.parse(given, port) if given else Address(host, port)
+
+
+def _port(properties: dict[str, str], name: str, default: int) -> int:
+    from mqlake.config import is_port
+    from mqlake.errors import InvalidConfig
+
+    text = properties.get(name, str(default))
+    if not is_port(text):
+        raise InvalidConfig(name, text, "must be a port up to 65535")
+    return int(text)
 
 
 def _tls_options(cert: Path | None, key: Path | None, ca: Path | None, mode: str | None) -> dict[str, str]:

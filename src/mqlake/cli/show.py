@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -78,6 +78,47 @@ def table(*columns: str, title: str | None = None) -> Table:
         )
     made.expand = any(column.endswith("*") for column in columns) and not console().is_plain
     return made
+
+
+class Blocks:
+    """A table that is printed block by block, with one line of names. Its columns keep the widths of earlier blocks."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = columns
+        self._widths = [cell_len(name.rstrip(">*")) for name in columns]
+        self.row_count = 0
+
+    def print(self, rows: Sequence[Sequence[str]]) -> None:
+        """Print some rows, and the names before the first ones."""
+        self._widths = [
+            max([width, *(cell_len(row[place]) for row in rows)]) for place, width in enumerate(self._widths)
+        ]
+        screen = console()
+        if screen.is_plain:  # for a program, without the time that a layout takes
+            names = [] if self.row_count else [[name.rstrip(">*") for name in self._columns]]
+            for row in [*names, *rows]:
+                sys.stdout.write("  ".join(map(_padded, self._columns, row, self._widths)).rstrip() + "\n")
+        else:
+            screen.print(self._made(rows, screen.width))
+        self.row_count += len(rows)
+        sys.stdout.flush()
+
+    def _made(self, rows: Sequence[Sequence[str]], space: int) -> Table:
+        made = table(*self._columns)
+        made.show_header = not self.row_count
+        is_cut = [column.ratio is not None for column in made.columns]
+        kept = [min(width, BODY_COLUMNS) if cut else width for cut, width in zip(is_cut, self._widths, strict=True)]
+        if sum(kept) + 2 * len(kept) <= space:
+            for column, width, cut in zip(made.columns, kept, is_cut, strict=True):
+                column.min_width = None if cut else width
+        for row in rows:
+            made.add_row(*map(Text, row))
+        return made
+
+
+def _padded(column: str, text: str, width: int) -> str:
+    blanks = " " * (width - cell_len(text))
+    return blanks + text if column.endswith(">") else text + blanks
 
 
 def facts(rows: Iterable[tuple[str, str]], title: str | None = None) -> Table:

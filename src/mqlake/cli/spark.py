@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mqlake.cli.embedded import folders_of, is_small
+from mqlake.cli.embedded import are_installed, folders_of, is_small
 from mqlake.errors import MissingExtra, QueryFailed, SparkNotStarted
 
 if TYPE_CHECKING:
@@ -57,25 +57,52 @@ def master_option(command: Command) -> Command:
 @contextlib.contextmanager
 def session_if_needed(master: str | None, stores: Sequence[str], lake: str | None) -> Iterator[SparkSession | None]:
     """Yield a session if a master or a lake is named, or the logs are large; else None: this process is faster."""
-    if master is None and lake is None and is_small(folders_of(stores), needs=("pyspark", "pyarrow")):
+    with told_once():
+        yield from _session_if_needed(master, stores, lake)
+
+
+def _session_if_needed(master: str | None, stores: Sequence[str], lake: str | None) -> Iterator[SparkSession | None]:
+    folders = folders_of(stores) if lake is None else []
+    may_be_here = master is None and lake is None and is_small(folders)
+    if may_be_here and are_installed("pyarrow", "numpy"):
         yield None
         return
-    if lake is None:
-        folders_of(stores)
-    with spark_session(master or LOCAL) as spark:
+    with spark_session(master or LOCAL, extra="arrow" if may_be_here else "spark") as spark:
         yield spark
 
 
 @contextlib.contextmanager
-def spark_session(master: str) -> Iterator[SparkSession]:
+def told_once() -> Iterator[None]:
+    """Show each log message once: a store is opened for its traffic, its queues and its lag, and each time finds its
+    damage."""
+    told: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        before = len(told)
+        told.add(record.getMessage())
+        return len(told) > before
+
+    handlers = list(logging.getLogger().handlers)
+    for handler in handlers:
+        handler.addFilter(is_new)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(is_new)
+
+
+@contextlib.contextmanager
+def spark_session(master: str, *, extra: str = "spark") -> Iterator[SparkSession]:
     """Yield a session for one command, or the running one, which is then left running.
 
-    The messages of Spark at its start are shown with --verbose.
+    The messages of Spark at its start are shown with --verbose. Without Spark, `extra` is what to install: the command
+    may need less.
     """
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise MissingExtra("this command", "spark") from None
+        raise MissingExtra("this command", extra) from None
     logging.getLogger("SQLQueryContextLogger").disabled = not is_verbose()  # it repeats every error, in JSON
     running = SparkSession.getActiveSession()
     if running is not None:

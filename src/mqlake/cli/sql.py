@@ -14,10 +14,11 @@ import click
 
 from mqlake.cli import show
 from mqlake.cli.answers import print_answer
-from mqlake.cli.embedded import EmbeddedAnswers, folders_of, is_small
+from mqlake.cli.embedded import EmbeddedAnswers, are_installed, folders_of, is_small
 from mqlake.cli.main import complain
 from mqlake.cli.spark import LOCAL, plain_errors, spark_session
-from mqlake.errors import QueryFailed
+from mqlake.errors import StoreError
+from mqlake.files.place import exists
 
 if TYPE_CHECKING:
     from mqlake.spark import Views
@@ -56,13 +57,14 @@ def sql(arguments: tuple[str, ...], lake: str | None, master: str | None, form: 
     if not stores and lake is None:
         raise click.UsageError("name a store, or a lake with --lake")
     folders = folders_of(stores)
-    if master is None and lake is None and is_small(folders):
+    may_be_here = master is None and lake is None and is_small(folders)
+    if may_be_here and are_installed("duckdb", "pyarrow", "numpy"):
         from mqlake.embedded.tables import EmbeddedTables
 
         with contextlib.closing(EmbeddedTables(folders)) as embedded:
             run(EmbeddedAnswers(embedded, form), query)
         return
-    with spark_session(master or LOCAL) as spark:
+    with spark_session(master or LOCAL, extra="sql" if may_be_here else "spark") as spark:
         import mqlake.spark
 
         run(SparkAnswers(mqlake.spark.views(spark, stores, lake), form), query)
@@ -78,7 +80,7 @@ def run(tables: Answers, query: str | None) -> None:
 
 def split_arguments(arguments: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
     """Split stores and query: the last argument is the query unless it is one word or names a folder."""
-    if arguments and len(arguments[-1].split()) > 1 and not Path(arguments[-1]).exists():
+    if arguments and len(arguments[-1].split()) > 1 and not exists(arguments[-1]):
         return arguments[:-1], arguments[-1].strip().rstrip(";")
     return arguments, None
 
@@ -133,7 +135,7 @@ class Shell:
             for text in statements(read_line):
                 try:
                     self.do(text)
-                except QueryFailed as error:
+                except StoreError as error:
                     complain(str(error))
 
     def do(self, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from rich.cells import cell_len
 from rich.text import Text
 
 from mqlake.cli import show
@@ -49,11 +50,23 @@ def stats(
             show.print_json({name: _plain(value) for name, value in row.items()})
         return
     heads = [f"{name}>" if name == "queue" else name for name in by]
-    table = show.table(*heads, "messages>", "bytes>", "bodies>", "smallest>", "largest>", "latency>", "most>")
-    for row in rows:
-        place = [Text(_cell(row[DIMENSIONS[name]])) for name in by]
-        table.add_row(*place, *_figures(row))
+    heads += ["messages>", "bytes>", "bodies>", "smallest>", "largest>", "latency>", "most>"]
+    cells = [[*(_cell(row[DIMENSIONS[name]]) for name in by), *_figures(row)] for row in rows]
+    shown = max(fitting(heads, cells), len(by) + 2)
+    table = show.table(*heads[:shown])
+    for line in cells:
+        table.add_row(*map(Text, line[:shown]))
     show.console().print(table)
+
+
+def fitting(heads: list[str], cells: list[list[str]]) -> int:
+    """Return how many of the first columns fit the screen whole: a number that is cut would be another number."""
+    used, space = 0, show.console().width
+    for place, head in enumerate(heads):
+        used += max(cell_len(text) for text in (head.rstrip(">"), *(line[place] for line in cells))) + 2
+        if used - 2 > space:
+            return place
+    return len(heads)
 
 
 def _figures(row: dict[str, Any]) -> list[str]:

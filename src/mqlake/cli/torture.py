@@ -58,10 +58,20 @@ def row_names(ctx: click.Context, parameter: click.Parameter, text: str | None) 
     metavar="ROW,…",
     help="Run only these rows: shapes, cuts, full, syncs, flips, heal, partition, kill, power, sink, pipeline.",
 )
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Rows that run at the same time."
+)
 @click.option("--case", type=click.IntRange(min=0), help="Run only this case of one row; keep its folder.")
 @json_option
 def torture(
-    directory: Path, seed: int | None, minutes: float, full: bool, only: list[str], case: int | None, as_json: bool
+    directory: Path,
+    seed: int | None,
+    minutes: float,
+    full: bool,
+    only: list[str],
+    jobs: int,
+    case: int | None,
+    as_json: bool,
 ) -> None:
     """Break stores under DIR in every way that disks and machines do, and count what is lost.
 
@@ -80,7 +90,7 @@ def torture(
     if not as_json:
         click.echo(f"seed {seed}, in {folder}" + (f", {minutes:g} min" if seconds else ""))
     with _progress(only) as progress:
-        results = Torture(folder, seed, progress).run(only, seconds, case)
+        results = Torture(folder, seed, progress, jobs).run(only, seconds, case)
     _print(results, directory, seed, as_json=as_json)
     if case is not None:
         click.echo(f"The files of the case are in {folder / only[0] / f'case-{case}'}", err=True)
@@ -90,12 +100,12 @@ def torture(
 
 @contextmanager
 def _progress(rows: list[str]) -> Iterator[Progress]:
-    """Show one progress bar a row on standard error, if that is a terminal."""
+    """Show one progress bar a row on standard error, or a line when a row ends if that is no terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     shown = Console(stderr=True)
     if not shown.is_terminal:
-        yield lambda result: None
+        yield _tell_end
         return
     columns = (TextColumn("{task.description:8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     wrong = TextColumn("[red]{task.fields[wrong]}")
@@ -109,6 +119,12 @@ def _progress(rows: list[str]) -> Iterator[Progress]:
             running.update(bar, total=result.cases, completed=result.tried, wrong=wrong)
 
         yield told
+
+
+def _tell_end(result: Result) -> None:
+    if result.tried == result.cases:
+        cases = show.counted(result.tried, "case")
+        click.echo(f"{result.row}: {cases}, {len(result.failures)} broken", err=True)
 
 
 def _print(results: list[Result], directory: Path, seed: int, *, as_json: bool) -> None:

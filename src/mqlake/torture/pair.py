@@ -142,11 +142,15 @@ class Pair:
         settings = ["--config", str(self._settings(part))]
         self.run(part, "mqlake", "attach", address, str(self.store(part)), *settings, *options)
 
-    def promote(self) -> int:
-        """Promote the slave on its own machine, from where the old master must not answer. Return the exit code."""
+    def promote(self, *, is_cut_off: bool) -> int:
+        """Promote the slave on its own machine, from where the old master must not answer. Return the exit code.
+
+        If its own network is down, it cannot ask: then the operator has to say that the master is gone.
+        """
         master = self.network.address(MASTER, SLAVE)
-        gone = ["--master", f"{master}:{HA_PORT}", "--master", f"{master}:{BROKER_PORT}"]
-        self.run(SLAVE, "mqlake", "promote", str(self.store(SLAVE)), *gone, "--config", str(self._settings(SLAVE)))
+        words = ["--master", f"{master}:{HA_PORT}", "--master", f"{master}:{BROKER_PORT}"]
+        words += ["--config", str(self._settings(SLAVE)), *["--gone"] * is_cut_off]
+        self.run(SLAVE, "mqlake", "promote", str(self.store(SLAVE)), *words)
         return self.wait(SLAVE)
 
     def run(self, part: str, module: str, *words: str) -> None:

@@ -157,7 +157,7 @@ class Trial:
         if end != "master out of reach":
             pair.kill(MASTER)
         pair.kill(SLAVE)
-        code = pair.promote()
+        code = pair.promote(is_cut_off=end == "master out of reach")
         pair.kill(MASTER)
         pair.kill(CLIENT)
         self._network.join(*REPLICATION)

@@ -1,4 +1,4 @@
-"""Run the rows one after the other: divide the time, restart a worker that a case took down, and add up.
+"""Run the rows: divide the time, restart a worker that a case took down, and add up.
 
 A failed case is reported as a sentence and the command that runs this case alone. Nothing is left on disk unless a
 promise was broken: then the folders of those cases stay.
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,10 +76,14 @@ Progress = Callable[[Result], None]
 class Torture:
     """One run over the chosen rows, in its own folder."""
 
-    def __init__(self, folder: Path, seed: int, progress: Progress = lambda result: None) -> None:
+    def __init__(self, folder: Path, seed: int, progress: Progress = lambda result: None, jobs: int = 1) -> None:
+        """`jobs`: rows that run at the same time, each in its own process."""
         self.folder = folder
         self.seed = seed
         self._progress = progress
+        self._jobs = jobs
+        self._workers: set[subprocess.Popen[bytes]] = set()
+        self._stopping = False
 
     def run(self, rows: list[str], seconds: float | None, case: int | None = None) -> list[Result]:
         """Run rows within a time that is divided by their shares. Time that a row leaves goes to the rows after it."""
@@ -92,13 +97,31 @@ class Torture:
         return results
 
     def _run_rows(self, rows: list[str], seconds: float | None, case: int | None) -> list[Result]:
-        results = []
         deadline = time.monotonic() + (seconds or 0)
-        for at, name in enumerate(rows):
-            left = sum(ROWS[row].share for row in rows[at:])
-            share = None if seconds is None else (deadline - time.monotonic()) * ROWS[name].share / left
-            results.append(self.run_row(name, share, case))
-        return results
+
+        def run(at: int) -> Result:
+            left_s = deadline - time.monotonic()
+            share = ROWS[rows[at]].share / sum(ROWS[row].share for row in rows[at:])
+            return self.run_row(rows[at], None if seconds is None else left_s * min(1.0, share * self._jobs), case)
+
+        with ThreadPoolExecutor(self._jobs) as threads:  # which take the rows in their order
+            try:
+                return list(threads.map(run, range(len(rows))))
+            except BaseException:
+                self._stop()
+                raise
+
+    def _stop(self) -> None:
+        """Interrupt the workers, which remove their mounts and namespaces first."""
+        self._stopping = True
+        workers = list(self._workers)
+        for worker in workers:
+            worker.send_signal(signal.SIGINT)
+        for worker in workers:
+            try:
+                worker.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                worker.kill()
 
     def run_row(self, name: str, seconds: float | None, case: int | None = None) -> Result:
         result = Result(name)
@@ -109,7 +132,7 @@ class Torture:
             spent = time.monotonic() - began
             left = None if seconds is None else max(0.0, seconds - spent)
             job = Job(row=name, folder=str(folder), seed=self.seed, seconds=left, case=case, skip=result.tried)
-            if self._work(job, result) or case is not None:
+            if self._work(job, result) or case is not None or self._stopping:
                 break
         result.took_s = time.monotonic() - began
         if result.is_good and case is None:
@@ -122,21 +145,20 @@ class Torture:
         running: int | None = None
         command = [sys.executable, "-m", "mqlake.torture.work", json.dumps(dataclasses.asdict(job))]
         with said.open("ab") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as worker:
-            try:
-                for line in _lines(worker):
-                    if "begin" in line:
-                        running = line["begin"]
-                    elif "done" in line:
-                        running = None
-                        self._enter(result, line)
-                    elif "cases" in line:
-                        result.cases = line["cases"]
-                    else:
-                        result.skipped = line["skipped"]
-            except BaseException:  # interrupted: let the worker remove its mounts
-                worker.send_signal(signal.SIGINT)
-                worker.wait(STOP_S)
-                raise
+            self._workers.add(worker)
+            if self._stopping:
+                worker.kill()
+            for line in _lines(worker):
+                if "begin" in line:
+                    running = line["begin"]
+                elif "done" in line:
+                    running = None
+                    self._enter(result, line)
+                elif "cases" in line:
+                    result.cases = line["cases"]
+                else:
+                    result.skipped = line["skipped"]
+        self._workers.discard(worker)
         if worker.returncode == 0:
             return True
         reason = f"the process that opened the store ended with {worker.returncode}; see {said}"
