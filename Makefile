@@ -39,7 +39,7 @@ test-long: setup ## The tests that take long: storms and fuzzing
 	$(PYTHON) -m pytest -m long
 
 torture: setup ## Every fault of the table, on a temporary folder: about an hour
-	$(PYTHON) -m mqlake torture $${TMPDIR:-/tmp} --full
+	$(PYTHON) -m mqlake torture $${TMPDIR:-/tmp} --full --jobs 2
 
 bench: setup ## The benchmarks
 	$(PYTHON) -m benchmarks

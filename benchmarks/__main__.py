@@ -6,7 +6,7 @@
     python -m benchmarks kafka_full      rows against a Kafka topic with the same messages, which download a broker
     python -m benchmarks consume timer1m rows of delivery, which need no RocketMQ either
     python -m benchmarks queues100k      rows of very many queues, which need no RocketMQ either
-    python -m benchmarks replica         the rows of replication are replica, pair_sync16, pair_lag20k: no RocketMQ
+    python -m benchmarks replica         the rows of replication: also pair_sync16, pair_lag20k, pair_client16
     python -m benchmarks broker_sync16   rows of the broker with real Java clients, mqlake's and RocketMQ's by turns
     python -m benchmarks --quick         one round, smaller counts: a first impression, no figures to publish
 

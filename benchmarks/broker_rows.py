@@ -24,14 +24,14 @@ from tests.clients.artefacts import java_command, maven
 from tests.clients.endpoints import Endpoint, start
 from tests.clients.wire import create_topic
 
-_SETTINGS = {"mappedFileSizeCommitLog": "1073741824", "mappedFileSizeConsumeQueue": "6000000"}
+SETTINGS = {"mappedFileSizeCommitLog": "1073741824", "mappedFileSizeConsumeQueue": "6000000"}
 
 
 @contextlib.contextmanager
 def _server(bench: Bench, kind: str, **settings: str) -> Iterator[Endpoint]:
     """Run a fresh server on an empty store; its scratch folder is the one above the store."""
     scratch = Path(tempfile.mkdtemp(prefix="broker-", dir=bench.directory))
-    endpoint = start(kind, scratch / "store", None, **_SETTINGS, **settings)
+    endpoint = start(kind, scratch / "store", None, **SETTINGS, **settings)
     try:
         create_topic(endpoint.broker, "bench")
         create_topic(endpoint.broker, "%RETRY%bench-bench", queues=1)
@@ -41,7 +41,7 @@ def _server(bench: Bench, kind: str, **settings: str) -> Iterator[Endpoint]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _client(endpoint: Endpoint, workload: str, count: int, threads: int) -> dict[str, Any]:
+def client(endpoint: Endpoint, workload: str, count: int, threads: int) -> dict[str, Any]:
     """Return what the Java client measured."""
     command = java_command(maven("java", "5.5"), "Bench", "-Xmx768m", f"-Duser.home={endpoint.log.parent}")
     command = [part for part in command if part != "-XX:TieredStopAtLevel=1"]  # the client is measured compiled
@@ -61,7 +61,7 @@ def _client(endpoint: Endpoint, workload: str, count: int, threads: int) -> dict
 def _run(bench: Bench, kind: str, workload: str, count: int, threads: int, **settings: str) -> dict[str, Any]:
     """Return what the client measured on a fresh server."""
     with _server(bench, kind, **settings) as endpoint:
-        return _client(endpoint, workload, count, threads)
+        return client(endpoint, workload, count, threads)
 
 
 def _processor_seconds(endpoint: Endpoint) -> float:
@@ -75,9 +75,9 @@ def processor(kind: str, workload: str, count: int, threads: int, extra: float) 
 
     def measured(bench: Bench) -> float:
         with _server(bench, kind) as endpoint:
-            _client(endpoint, workload, bench.count(count), threads)  # the JVM compiles what it needs
+            client(endpoint, workload, bench.count(count), threads)  # the JVM compiles what it needs
             before = _processor_seconds(endpoint)
-            _client(endpoint, workload, bench.count(count), threads)
+            client(endpoint, workload, bench.count(count), threads)
             return 1e6 * (_processor_seconds(endpoint) - before) / (bench.count(count) * (1 + extra))
 
     return measured
@@ -145,7 +145,7 @@ def started(kind: str) -> Measure:
         maven("server", "5.5")
         scratch = Path(tempfile.mkdtemp(prefix="broker-", dir=bench.directory))
         before = time.perf_counter()
-        endpoint = start(kind, scratch / "store", None, **_SETTINGS)
+        endpoint = start(kind, scratch / "store", None, **SETTINGS)
         create_topic(endpoint.broker, "bench")
         seconds = time.perf_counter() - before
         endpoint.stop()

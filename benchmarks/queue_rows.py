@@ -12,9 +12,11 @@ MESSAGES = 400_000
 def queue_rows() -> list[Row]:
     hot = "put and dispatch to 100 queues of 100,000, to those of 100"
     turns = "put and dispatch to 100,000 queues by turns, to 100"
+    bare_files = "the same, to a bare loop that opens, writes and closes the queue file of each message"
     return [
         Row("queues100k_hot", hot, "0.9 ×", again(MANY, FEW), again(FEW, FEW)),
         Row("queues100k", turns, "0.9 ×", again(MANY, MANY), again(FEW, FEW)),
+        Row("queues100k_bare", bare_files, "", again(MANY, MANY), bare),
         Row("queues100k_open", "open 100,000 queues, closed cleanly", "5 s, 1 KB a queue", opened("reopen"), None, "s"),
         Row("queues100k_follow", "open 100,000 queues to read them", "5 s", opened("follow"), None, "s"),
     ]
@@ -31,6 +33,11 @@ def again(queues: int, used: int) -> Measure:
         return rate_of(result)
 
     return measure
+
+
+def bare(bench: Bench) -> float:
+    """The writes of the queue files alone, nothing put."""
+    return rate_of(bench.run("queues", "bare", _filled(bench, MANY), queues=_count(bench, MANY), count=MESSAGES))
 
 
 def opened(workload: str) -> Measure:

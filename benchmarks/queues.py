@@ -17,8 +17,11 @@ from typing import Any
 from benchmarks.machine import resident_mb
 from benchmarks.result import tell
 from mqlake import CommitLogConfig, ConsumeQueueConfig, IndexConfig, Message, MessageStore
+from mqlake.codec.queue_entry import ENTRY_SIZE
 from mqlake.files.layout import Layout
+from mqlake.files.names import file_name
 from mqlake.files.positions import APPENDED, DISPATCHED, Positions
+from mqlake.kernel import write_to_files
 
 DESCRIPTORS = 1024
 BODY = bytes(100)
@@ -61,6 +64,20 @@ def again(path: Path, queues: int, count: int) -> dict[str, Any]:
         put = time.perf_counter() - began
         _settle(store)
         return {"rate": count / (time.perf_counter() - began), "putRate": count / put, "descriptors": _descriptors()}
+
+
+def bare(path: Path, queues: int, count: int) -> dict[str, Any]:
+    """Only open, write and close the queue file of each message, in the kernel: what a file for each queue costs.
+
+    Writes where the files hold zeros, so the store stays as it is.
+    """
+    folder = Layout(path).consume_queues
+    files = [f"{folder}/{topic}/{queue_id}/{file_name(0)}".encode() for topic, queue_id in map(_queue, range(queues))]
+    at, zeros = SETTINGS["consume_queue"].file_size_bytes - ENTRY_SIZE, bytes(ENTRY_SIZE)
+    began = time.perf_counter()
+    for _ in range(count // queues):
+        assert write_to_files(files, [at] * queues, [zeros] * queues) == (queues, 0), "each has its first file"
+    return {"rate": count / (time.perf_counter() - began)}
 
 
 def reopen(path: Path, queues: int) -> dict[str, Any]:
@@ -128,7 +145,13 @@ def _descriptors() -> int:
     return len(os.listdir("/proc/self/fd")) - 1
 
 
-WORKLOADS: dict[str, Callable[..., dict[str, Any]]] = {"fill": fill, "again": again, "reopen": reopen, "follow": follow}
+WORKLOADS: dict[str, Callable[..., dict[str, Any]]] = {
+    "fill": fill,
+    "again": again,
+    "bare": bare,
+    "reopen": reopen,
+    "follow": follow,
+}
 
 
 def main(arguments: list[str]) -> None:
