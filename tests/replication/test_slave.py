@@ -366,6 +366,24 @@ def test_a_slave_that_is_ahead_of_its_master_says_where_the_master_ends(master: 
                 slave.slave.wait_caught_up(IN_TIME_S)
 
 
+def test_a_log_that_is_long_enough_counts_only_once_it_was_compared(master: MessageStore, tmp_path: Path) -> None:
+    for number in range(20):
+        master.put(message(number))
+    with SendingMaster(master, heartbeat_s=0.6) as sender:
+        with open_slave(tmp_path / "slave", sender.address) as slave:
+            caught_up(master, slave)
+        parted = master.put(message(20)).physical_offset
+        with open_small(tmp_path / "slave") as promoted:
+            promoted.put(message(21, body=bytes(1000)))
+        with open_slave(tmp_path / "slave", sender.address) as slave:
+            assert slave.slave is not None
+            with pytest.raises(Diverged, match=f"part at offset {parted}: "):
+                slave.slave.wait_caught_up(IN_TIME_S, end_offset=master.port.ends.appended)
+    with open_slave(tmp_path / "slave", f"127.0.0.1:{free_port()}") as slave:
+        assert slave.slave is not None
+        assert not slave.slave.wait_caught_up(0.05, end_offset=master.port.ends.appended), "no master has said so"
+
+
 @pytest.mark.parametrize("own", [0, 30], ids=["it is a beginning", "it went on too"])
 def test_a_slave_that_is_far_ahead_of_its_master_says_where_its_own_part_begins(
     master: MessageStore, tmp_path: Path, own: int

@@ -91,7 +91,9 @@ class Slave:
         self._connection_count = 0
         self._trouble: str | None = None
         self._heard_at = time.monotonic()
-        self._told: tuple[bool, float | None, bool] | None = None
+        self._has_agreed = False
+        """Whether a master has shown, since this was made, that its log begins with this one."""
+        self._told: tuple[bool, bool, float | None, bool] | None = None
         self._changed = make_condition("slave")
         self._worker: Worker = port.workers.add("slave", self._work, interrupt=self._interrupt, on_trouble=self._tell)
 
@@ -125,25 +127,34 @@ class Slave:
     def wait_caught_up(self, timeout_s: float, *, end_offset: int | None = None, since: float | None = None) -> bool:
         """Wait until the log reaches `end_offset`, or without it until the master says that it has nothing more.
 
-        Only what the master says after `since` counts: a moment of `time.monotonic`, that of the call unless it is
-        named. Masters say so only after 5 s (haSendHeartbeatInterval) without a new message. Raises what stopped the
-        slave, and NotOnMaster if the master has nothing at the offset with which an empty log asked to begin.
+        A log that was there before is compared first: one that reaches further than the master's may be another one.
+        Without `end_offset` only what the master says after `since` counts: a moment of `time.monotonic`, that of the
+        call unless it is named. Masters say so only after 5 s (haSendHeartbeatInterval) without a new message. Raises
+        what stopped the slave, and NotOnMaster if the master has nothing at the offset with which an empty log asked to
+        begin.
         """
         asked_at = time.monotonic() if since is None else since
         deadline = time.monotonic() + timeout_s
         while True:
             with self._changed.lock:
                 status = self.status()
-                if self._is_caught_up_since(asked_at) if end_offset is None else status.end_offset >= end_offset:
+                is_long_enough = end_offset is None or status.end_offset >= end_offset
+                if is_long_enough and (self._is_caught_up_since(asked_at) if end_offset is None else self._is_proven):
                     return True
                 self._raise_if_hopeless(status)
                 left_s = deadline - time.monotonic()
                 if left_s <= 0 or status.state is State.STOPPED:
                     return False
-                if end_offset is None:
+                if is_long_enough:
                     self._changed.wait(left_s)
-            if end_offset is not None:  # the end itself wakes this thread; a failure is seen at the next look
+            if end_offset is not None and not is_long_enough:
+                # The end itself wakes this thread; a failure is seen at the next look.
                 self._port.ends.wait(APPENDED, end_offset, int(min(left_s, LOOK_S) * 1e9))
+
+    @property
+    def _is_proven(self) -> bool:
+        """Return whether nothing is here that was not compared with the master's log, or came from it."""
+        return self._has_agreed or self._log.is_empty
 
     def _is_caught_up_since(self, moment: float) -> bool:
         receiver = self._receiver
@@ -217,6 +228,7 @@ class Slave:
             self._trouble, self._pause_s, self._suspicious = None, FIRST_PAUSE_S, 0
             self._heard_at = link.heard_at
             if not receiver.is_comparing:
+                self._has_agreed = True
                 self._report(link)
         now = time.monotonic()
         if now - link.heard_at > self._config.silence_limit_ms / 1000:
@@ -288,7 +300,8 @@ class Slave:
     def _tell_changes(self) -> None:
         """Wake waiting threads, but not for every read from the socket."""
         receiver = self._receiver
-        now = None if receiver is None else (receiver.is_caught_up, receiver.caught_up_at, receiver.is_missing)
+        agreed = self._has_agreed
+        now = None if receiver is None else (agreed, receiver.is_caught_up, receiver.caught_up_at, receiver.is_missing)
         if now != self._told:
             self._told = now
             self._tell()
