@@ -88,8 +88,8 @@ class Seals:
         """Return the physical offset up to which seals can be believed.
 
         `is_same_log`: only mqlake wrote since the last checkpoint. Then a seal that does not fit shows damage, unless
-        files begin with other records than they did, and none with its own. Otherwise seals after the newest one that fits are of
-        another past of the log.
+        files begin with other records than they did, and none with its own. Otherwise seals after the newest one that
+        fits are of another past of the log.
         """
         tables = [table for start in reversed(self.starts()) if (table := self.table(start)) is not None]
         if not tables:

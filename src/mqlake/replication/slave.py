@@ -91,6 +91,8 @@ class Slave:
         self._connection_count = 0
         self._trouble: str | None = None
         self._heard_at = time.monotonic()
+        self._stuck_at: int | None = None
+        """Where the log ended when this store, with a full disk or without descriptors, could not take more of it."""
         self._has_agreed = False
         """Whether a master has shown, since this was made, that its log begins with this one."""
         self._told: tuple[bool, bool, float | None, bool] | None = None
@@ -191,7 +193,10 @@ class Slave:
         """One round: connect, or receive once. Returns the pause before the next."""
         try:
             if self._link is None:
-                self._connect()
+                link = self._connect()
+                while self._is_stuck():  # one round: else each connection would count as a success, without a pause
+                    self._receive(link)
+                    self._tell_changes()
             else:
                 self._receive(self._link)
         except (NotConnected, BadTransfer) as error:
@@ -204,21 +209,31 @@ class Slave:
                 return self._lost(lost)
             raise parted from None
         except BaseException:
+            self._stuck_at = self._port.ends.appended
             self._drop()
             raise
         self._tell_changes()
         return 0
 
-    def _connect(self) -> None:
+    def _is_stuck(self) -> bool:
+        """Return whether it has yet to be seen that this store takes more than when it failed."""
+        receiver = self._receiver
+        is_done = receiver is None or receiver.is_caught_up or self._worker.stopping
+        if self._stuck_at is not None and (is_done or self._port.ends.appended > self._stuck_at):
+            self._stuck_at = None
+        return self._stuck_at is not None
+
+    def _connect(self) -> Link:
         self._log.discard()  # again, if the disk failed when the last connection ended: what is next must be known
         receiver = Receiver(self._log, self._config.begin_offset)
-        self._link = Link(self.address, receiver.request)
+        link = self._link = Link(self.address, receiver.request)
         self._receiver = receiver
         self._reported = 0
         self._connection_count += 1
         if self._worker.stopping:  # `_interrupt` may have come before the link was there
-            self._link.cut()
+            link.cut()
         _log.info("follows %s from offset %d on", self.address, receiver.request)
+        return link
 
     def _receive(self, link: Link) -> None:
         receiver = self._receiver
