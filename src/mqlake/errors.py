@@ -292,14 +292,16 @@ class FlushTimeout(NotConfirmed):
 class ReplicaTimeout(NotConfirmed):
     """RocketMQ's FLUSH_SLAVE_TIMEOUT: the message is stored here, and slaves may still get it."""
 
-    def __init__(self, path: Path, timeout_ms: int, needed_count: int) -> None:
-        super().__init__(path, timeout_ms, needed_count)
-        self.path, self.timeout_ms, self.needed_count = path, timeout_ms, needed_count
+    def __init__(self, path: Path, timeout_ms: int, needed_count: int, is_closed: bool = False) -> None:
+        """`is_closed`: the store was closed before the time was over."""
+        super().__init__(path, timeout_ms, needed_count, is_closed)
+        self.path, self.timeout_ms, self.needed_count, self.is_closed = path, timeout_ms, needed_count, is_closed
 
     def __str__(self) -> str:
+        until = "before the store was closed" if self.is_closed else f"within {self.timeout_ms} ms (slaveTimeout)"
         return (
-            f"{self.path}: stored here, but not confirmed by {_slaves(self.needed_count)} within {self.timeout_ms} ms "
-            "(slaveTimeout); a repeated put would store the message twice"
+            f"{self.path}: stored here, but not confirmed by {_slaves(self.needed_count)} {until}; "
+            "a repeated put would store the message twice"
         )
 
 

@@ -83,6 +83,21 @@ def test_logs_that_part_are_an_error_with_the_offset(cli: Cli) -> None:
     assert f"part at offset {same.end}" in result.output
 
 
+def test_once_is_an_error_for_a_log_that_parts_from_a_shorter_one(cli: Cli) -> None:
+    """The master's end, which its broker names, is behind the end of this log: that proves nothing."""
+    with BrokerThread(cli.folder / "master", config=small_config(cli.folder)) as broker:
+        with SendingMaster(broker.store) as sender:
+            arguments = ("attach", sender.address, cli.store, "--once", "--remoting", broker.address)
+            broker.store.put(message(1))
+            cli.ok(*arguments)
+            with MessageStore.open(cli.store, deliver=False) as promoted:
+                parted = promoted.put(message(2, body=bytes(1000))).physical_offset
+            broker.store.put(message(3))
+            result = cli.run(*arguments)
+    assert result.exit_code == 3
+    assert f"part at offset {parted}" in result.output
+
+
 @pytest.mark.parametrize("address", ["nowhere", "host:", "host:x", ":1", "host:70000"])
 def test_an_address_must_name_host_and_port(cli: Cli, address: str) -> None:
     result = cli.run("attach", address, cli.store)

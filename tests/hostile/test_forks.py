@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
 import textwrap
 from pathlib import Path
 
@@ -307,6 +309,93 @@ def test_after_the_parent_died_the_store_opens_although_a_child_lives(tmp_path: 
             assert [m.body for m in store.read("orders")] == [b"body 1"]
     finally:
         kill(parent)
+
+
+MASTER = """
+from mqlake.replication.master import Master
+store = open_small(path, replication=ReplicationConfig(listen_port=0, heartbeat_interval_ms=50))
+print(Master(store.port).address[1], flush=True)
+"""
+BROKER = """
+from mqlake.broker.in_thread import BrokerThread
+broker = BrokerThread(path)
+print(broker.address.rpartition(":")[2], flush=True)
+"""
+SLAVE = """
+follows = ReplicationConfig(role=Role.SLAVE, master_address=sys.argv[2])
+store = open_small(path, replication=follows)
+"""
+FORK = """
+input()
+if os.fork() == 0:
+    print("ready", flush=True)  # it has closed its copies by now
+signal.pause()
+"""
+
+
+def is_hung_up(connection: socket.socket) -> bool:
+    """Read until the other side closes; return whether it does."""
+    connection.settimeout(10)
+    try:
+        while connection.recv(4096):
+            pass
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+def go_on(program: subprocess.Popen[str]) -> None:
+    assert program.stdin is not None
+    program.stdin.write("\n")
+    program.stdin.flush()
+
+
+@pytest.mark.parametrize("server", [MASTER, BROKER], ids=["replication", "broker"])
+def test_after_the_parent_died_nobody_answers_at_its_port_although_a_child_lives(tmp_path: Path, server: str) -> None:
+    parent = start(server + FORK, tmp_path / "store")
+    try:
+        port = int(line_of(parent))
+        go_on(parent)
+        assert line_of(parent) == "ready"
+        parent.kill()
+        parent.wait()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port)).close()
+    finally:
+        kill(parent)
+
+
+def test_slaves_learn_that_their_master_died_although_a_child_lives(tmp_path: Path) -> None:
+    parent = start(MASTER + FORK, tmp_path / "store")
+    try:
+        with socket.create_connection(("127.0.0.1", int(line_of(parent)))) as slave:
+            slave.sendall((1).to_bytes(8, "big"))
+            assert slave.recv(1), "a heartbeat: it has accepted"
+            go_on(parent)
+            assert line_of(parent) == "ready"
+            parent.kill()
+            assert is_hung_up(slave)
+    finally:
+        kill(parent)
+
+
+def test_a_master_learns_that_its_slave_died_although_a_child_lives(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        slave = start(SLAVE + FORK, tmp_path / "store", f"127.0.0.1:{door.getsockname()[1]}")
+        try:
+            door.settimeout(30)
+            connection, _ = door.accept()
+            with connection:
+                connection.settimeout(30)
+                assert connection.recv(8), "its request: it has connected"
+                go_on(slave)
+                assert line_of(slave) == "ready"
+                slave.kill()
+                assert is_hung_up(connection)
+        finally:
+            kill(slave)
 
 
 def test_a_forked_child_gives_keys_of_its_own(tmp_path: Path) -> None:

@@ -259,3 +259,19 @@ def test_closing_ends_the_waits(tmp_path: Path) -> None:
             store.close()
             thread.join(30)
             assert len(caught) == 1 and time.monotonic() - began < 20
+            assert "before the store was closed" in str(caught[0])
+
+
+def test_closing_ends_the_waits_of_tasks_too(tmp_path: Path) -> None:
+    async def wait(store: MessageStore) -> None:
+        put = asyncio.create_task(store.put_async(message(1)))
+        while writer_of(store).ends.durable == 0:
+            await asyncio.sleep(0.002)
+        await asyncio.to_thread(store.close)
+        with pytest.raises(ReplicaTimeout, match="before the store was closed"):
+            await asyncio.wait_for(put, 30)
+
+    with serving(tmp_path / "store", Role.SYNC_MASTER, replica_timeout_ms=60_000) as (store, master):
+        with Slave(master):
+            until(lambda: store.stats().slaves, "the slave")
+            asyncio.run(wait(store))

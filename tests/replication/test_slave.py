@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from mqlake import FlushConfig, InvalidConfig, Message, MessageStore, NotMaster, ReplicationConfig, Role, check
-from mqlake.errors import ControllerMode, Diverged, FilesDiffer, NotOnMaster
+from mqlake.errors import ControllerMode, DiskFull, Diverged, FilesDiffer, NotOnMaster
 from mqlake.files.mapped_file import MappedFile
 from mqlake.replication import follow
 from mqlake.replication.slave import State
+from mqlake.runtime.workers import WorkerHealth
 from tests.helpers import LOG_FILE, SMALL_FILES, bodies, covers, message, open_bare, open_small, writer_of
 from tests.ports import free_port
 from tests.replication.masters import SendingMaster, log_bytes, same_log
@@ -42,6 +43,10 @@ def until(condition: Callable[[], object], what: str = "it") -> None:
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen"
         time.sleep(0.01)
+
+
+def worker_of(store: MessageStore, name: str) -> WorkerHealth:
+    return next(each for each in store.health().workers if each.name == name)
 
 
 def caught_up(master: MessageStore, slave: MessageStore) -> None:
@@ -366,6 +371,24 @@ def test_a_slave_that_is_ahead_of_its_master_says_where_the_master_ends(master: 
                 slave.slave.wait_caught_up(IN_TIME_S)
 
 
+def test_a_log_that_is_long_enough_counts_only_once_it_was_compared(master: MessageStore, tmp_path: Path) -> None:
+    for number in range(20):
+        master.put(message(number))
+    with SendingMaster(master, heartbeat_s=0.6) as sender:
+        with open_slave(tmp_path / "slave", sender.address) as slave:
+            caught_up(master, slave)
+        parted = master.put(message(20)).physical_offset
+        with open_small(tmp_path / "slave") as promoted:
+            promoted.put(message(21, body=bytes(1000)))
+        with open_slave(tmp_path / "slave", sender.address) as slave:
+            assert slave.slave is not None
+            with pytest.raises(Diverged, match=f"part at offset {parted}: "):
+                slave.slave.wait_caught_up(IN_TIME_S, end_offset=master.port.ends.appended)
+    with open_slave(tmp_path / "slave", f"127.0.0.1:{free_port()}") as slave:
+        assert slave.slave is not None
+        assert not slave.slave.wait_caught_up(0.05, end_offset=master.port.ends.appended), "no master has said so"
+
+
 @pytest.mark.parametrize("own", [0, 30], ids=["it is a beginning", "it went on too"])
 def test_a_slave_that_is_far_ahead_of_its_master_says_where_its_own_part_begins(
     master: MessageStore, tmp_path: Path, own: int
@@ -503,6 +526,32 @@ def test_half_a_record_that_a_full_disk_kept_does_not_stay_in_the_log(
         with open_slave(tmp_path / "slave", sender.address) as slave:
             caught_up(master, slave)
             assert not any(full), "the disk was full"
+
+
+def test_a_full_disk_is_tried_again_ever_more_slowly_and_told_once(
+    master: MessageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its master is there and answers: that is no success, as long as nothing of it can be kept."""
+    for number in range(20):
+        master.put(message(number))
+    is_full, write_at = threading.Event(), MappedFile.write_at
+
+    def write(file: MappedFile, position: int, data: bytes | memoryview) -> None:
+        if is_full.is_set() and data and "slave" in str(file.path):
+            raise DiskFull(file.path, len(data), "No space left on device")
+        write_at(file, position, data)
+
+    monkeypatch.setattr(MappedFile, "write_at", write)
+    with SendingMaster(master) as sender, open_slave(tmp_path / "slave", sender.address) as slave:
+        caught_up(master, slave)
+        is_full.set()
+        master.put(message(21))
+        until(lambda: worker_of(slave, "slave").error_count >= 4)
+        assert worker_of(slave, "slave").state == "retrying"
+        assert len([each for each in caplog.messages if each.startswith("slave: ")]) == 1
+        is_full.clear()
+        caught_up(master, slave)
+        until(lambda: worker_of(slave, "slave").state == "running")
 
 
 def test_what_is_wanted_of_a_slave_is_checked_when_it_is_opened(tmp_path: Path) -> None:

@@ -183,11 +183,12 @@ def test_seals_after_the_place_where_rocketmq_cut_the_log_are_dropped_and_those_
     assert broken(tmp_path / "s") == [LOG_FILE]
 
 
-def test_a_log_of_another_store_drops_all_seals(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [600, 300], ids=["as long", "of fewer files"])
+def test_a_log_of_another_store_drops_all_seals(tmp_path: Path, count: int) -> None:
     """Records of the same size at the same places: only their times differ."""
-    fill(tmp_path / "s", 300)
+    fill(tmp_path / "s", 600)
     time.sleep(0.002)
-    fill(tmp_path / "other", 300)
+    fill(tmp_path / "other", count)
     shutil.rmtree(tmp_path / "s/commitlog")
     shutil.copytree(tmp_path / "other/commitlog", tmp_path / "s/commitlog")
     assert broken(tmp_path / "s") == []

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqlake.broker.connection import Connection
 from mqlake.broker.tls import FIRST_BYTE, Tls
+from mqlake.runtime.forks import close_in_child
 
 if TYPE_CHECKING:
     from mqlake.broker.server import Broker
@@ -109,7 +110,7 @@ class Door:
             _log.info("%s: too many connections; one more is closed", host)
             client.close()
             return
-        client.setblocking(False)
+        close_in_child(client).setblocking(False)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         admission = self._loop.create_task(self._admit(client, host, leave))
         self._admissions.add(admission)

@@ -23,6 +23,7 @@ from mqlake.config import StoreConfig, is_port
 from mqlake.delivery.transactions.transaction import Undecided
 from mqlake.errors import InvalidConfig
 from mqlake.message_store import MessageStore
+from mqlake.runtime.forks import close_in_child
 
 FAST_PORT_BELOW: Final = 2
 """RocketMQ's brokers listen for some requests at the port so many below their own."""
@@ -175,7 +176,7 @@ def require_safety(
 
 def _bind(at: Address) -> socket.socket:
     family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    made = close_in_child(socket.socket(family, socket.SOCK_STREAM))
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((at.host, at.port))

@@ -164,12 +164,15 @@ class MappedFile:
         return memoryview(self.pages)[position:stop]
 
     def write_at(self, position: int, data: bytes | memoryview) -> None:
-        """Write through the descriptor: a full disk raises OSError here, not SIGBUS in a mapped page."""
+        """Write through the descriptor: a full disk raises DiskFull here, not SIGBUS in a mapped page."""
         left = memoryview(data)
-        while left:
-            written = os.pwrite(self.descriptor, left, position)
-            left = left[written:]
-            position += written
+        try:
+            while left:
+                written = os.pwrite(self.descriptor, left, position)
+                left = left[written:]
+                position += written
+        except OSError as error:
+            raise file_error(self.path, "written", len(left), error) from error
 
     def data_end(self, position: int) -> int:
         """Return where the data ends that begins at a position: at the next hole, or at the file's end.

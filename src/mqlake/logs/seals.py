@@ -88,14 +88,15 @@ class Seals:
         """Return the physical offset up to which seals can be believed.
 
         `is_same_log`: only mqlake wrote since the last checkpoint. Then a seal that does not fit shows damage, unless
-        every file begins with another record than it did. Otherwise seals after the newest one that fits are of
-        another past of the log.
+        files begin with other records than they did, and none with its own. Otherwise seals after the newest one that
+        fits are of another past of the log.
         """
         tables = [table for start in reversed(self.starts()) if (table := self.table(start)) is not None]
         if not tables:
             return 0
         if is_same_log:
-            return tables[0].start + tables[0].end if any(_begins_alike(t, file_at) for t in tables) else 0
+            alike = {_begins_alike(table, file_at) for table in tables}
+            return 0 if False in alike and True not in alike else tables[0].start + tables[0].end
         for table in tables:
             blocks = _data_blocks(table)
             file = file_at(table.start)
@@ -221,14 +222,14 @@ def first_time(pages: Readable) -> int:
     return int.from_bytes(pages[at : at + 8], "big", signed=True)
 
 
-def _begins_alike(table: SealTable, file_at: FileAt) -> bool:
-    """Return whether a log file begins with the record that it began with, whole or damaged.
+def _begins_alike(table: SealTable, file_at: FileAt) -> bool | None:
+    """Return whether a log file begins with the record that it began with; None if it is missing or begins damaged.
 
     Another log has a whole record of another time there. One other bit in the time is damage, too.
     """
     file = file_at(table.start)
     if file is None or check_record(file.pages, 0, file.size, table.start, True) <= 0:
-        return True
+        return None
     return (first_time(file.pages) ^ table.first_time).bit_count() <= 1
 
 

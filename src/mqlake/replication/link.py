@@ -10,6 +10,7 @@ from typing import Final
 from mqlake.config import parse_address
 from mqlake.errors import NotConnected
 from mqlake.replication.frames import Transfer, TransferReader, report_frame
+from mqlake.runtime.forks import close_in_child
 
 RECEIVE_BYTES: Final = 1 << 20
 """Read from the socket at once."""
@@ -28,7 +29,8 @@ class Link:
         self._reader = TransferReader(requested)
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         try:
-            self._socket = socket.create_connection(parse_address("haMasterAddress", address), timeout=CONNECT_S)
+            at = parse_address("haMasterAddress", address)
+            self._socket = close_in_child(socket.create_connection(at, timeout=CONNECT_S))
         except OSError as error:
             raise NotConnected(address, f"no replication: {error.strerror or error}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -26,6 +26,7 @@ from typing import Final, Self
 from mqlake.errors import InvalidConfig, ReplicationError
 from mqlake.kernel.types import COMMITTED, DURABLE
 from mqlake.replication.attached import Attached
+from mqlake.runtime.forks import close_in_child
 from mqlake.runtime.locks import make_lock
 from mqlake.store.ports import Writing
 from mqlake.store.replicas import Following
@@ -126,6 +127,7 @@ class Master:
             connection.close()
             _log.warning("slave %s is refused: %d are attached", address[0], MAX_SLAVES)
             return
+        close_in_child(connection)
         try:
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -234,7 +236,7 @@ class Master:
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that accepts slaves."""
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    made = close_in_child(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM))
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))

@@ -91,7 +91,11 @@ class Slave:
         self._connection_count = 0
         self._trouble: str | None = None
         self._heard_at = time.monotonic()
-        self._told: tuple[bool, float | None, bool] | None = None
+        self._stuck_at: int | None = None
+        """Where the log ended when this store, with a full disk or without descriptors, could not take more of it."""
+        self._has_agreed = False
+        """Whether a master has shown, since this was made, that its log begins with this one."""
+        self._told: tuple[bool, bool, float | None, bool] | None = None
         self._changed = make_condition("slave")
         self._worker: Worker = port.workers.add("slave", self._work, interrupt=self._interrupt, on_trouble=self._tell)
 
@@ -125,25 +129,34 @@ class Slave:
     def wait_caught_up(self, timeout_s: float, *, end_offset: int | None = None, since: float | None = None) -> bool:
         """Wait until the log reaches `end_offset`, or without it until the master says that it has nothing more.
 
-        Only what the master says after `since` counts: a moment of `time.monotonic`, that of the call unless it is
-        named. Masters say so only after 5 s (haSendHeartbeatInterval) without a new message. Raises what stopped the
-        slave, and NotOnMaster if the master has nothing at the offset with which an empty log asked to begin.
+        A log that was there before is compared first: one that reaches further than the master's may be another one.
+        Without `end_offset` only what the master says after `since` counts: a moment of `time.monotonic`, that of the
+        call unless it is named. Masters say so only after 5 s (haSendHeartbeatInterval) without a new message. Raises
+        what stopped the slave, and NotOnMaster if the master has nothing at the offset with which an empty log asked to
+        begin.
         """
         asked_at = time.monotonic() if since is None else since
         deadline = time.monotonic() + timeout_s
         while True:
             with self._changed.lock:
                 status = self.status()
-                if self._is_caught_up_since(asked_at) if end_offset is None else status.end_offset >= end_offset:
+                is_long_enough = end_offset is None or status.end_offset >= end_offset
+                if is_long_enough and (self._is_caught_up_since(asked_at) if end_offset is None else self._is_proven):
                     return True
                 self._raise_if_hopeless(status)
                 left_s = deadline - time.monotonic()
                 if left_s <= 0 or status.state is State.STOPPED:
                     return False
-                if end_offset is None:
+                if is_long_enough:
                     self._changed.wait(left_s)
-            if end_offset is not None:  # the end itself wakes this thread; a failure is seen at the next look
+            if end_offset is not None and not is_long_enough:
+                # The end itself wakes this thread; a failure is seen at the next look.
                 self._port.ends.wait(APPENDED, end_offset, int(min(left_s, LOOK_S) * 1e9))
+
+    @property
+    def _is_proven(self) -> bool:
+        """Return whether nothing is here that was not compared with the master's log, or came from it."""
+        return self._has_agreed or self._log.is_empty
 
     def _is_caught_up_since(self, moment: float) -> bool:
         receiver = self._receiver
@@ -180,7 +193,10 @@ class Slave:
         """One round: connect, or receive once. Returns the pause before the next."""
         try:
             if self._link is None:
-                self._connect()
+                link = self._connect()
+                while self._is_stuck():  # one round: else each connection would count as a success, without a pause
+                    self._receive(link)
+                    self._tell_changes()
             else:
                 self._receive(self._link)
         except (NotConnected, BadTransfer) as error:
@@ -193,21 +209,31 @@ class Slave:
                 return self._lost(lost)
             raise parted from None
         except BaseException:
+            self._stuck_at = self._port.ends.appended
             self._drop()
             raise
         self._tell_changes()
         return 0
 
-    def _connect(self) -> None:
+    def _is_stuck(self) -> bool:
+        """Return whether it has yet to be seen that this store takes more than when it failed."""
+        receiver = self._receiver
+        is_done = receiver is None or receiver.is_caught_up or self._worker.stopping
+        if self._stuck_at is not None and (is_done or self._port.ends.appended > self._stuck_at):
+            self._stuck_at = None
+        return self._stuck_at is not None
+
+    def _connect(self) -> Link:
         self._log.discard()  # again, if the disk failed when the last connection ended: what is next must be known
         receiver = Receiver(self._log, self._config.begin_offset)
-        self._link = Link(self.address, receiver.request)
+        link = self._link = Link(self.address, receiver.request)
         self._receiver = receiver
         self._reported = 0
         self._connection_count += 1
         if self._worker.stopping:  # `_interrupt` may have come before the link was there
-            self._link.cut()
+            link.cut()
         _log.info("follows %s from offset %d on", self.address, receiver.request)
+        return link
 
     def _receive(self, link: Link) -> None:
         receiver = self._receiver
@@ -217,6 +243,7 @@ class Slave:
             self._trouble, self._pause_s, self._suspicious = None, FIRST_PAUSE_S, 0
             self._heard_at = link.heard_at
             if not receiver.is_comparing:
+                self._has_agreed = True
                 self._report(link)
         now = time.monotonic()
         if now - link.heard_at > self._config.silence_limit_ms / 1000:
@@ -288,7 +315,8 @@ class Slave:
     def _tell_changes(self) -> None:
         """Wake waiting threads, but not for every read from the socket."""
         receiver = self._receiver
-        now = None if receiver is None else (receiver.is_caught_up, receiver.caught_up_at, receiver.is_missing)
+        agreed = self._has_agreed
+        now = None if receiver is None else (agreed, receiver.is_caught_up, receiver.caught_up_at, receiver.is_missing)
         if now != self._told:
             self._told = now
             self._tell()

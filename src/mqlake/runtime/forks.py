@@ -4,11 +4,15 @@ A forked child has the parent's memory but none of its threads, and a lock that 
 held forever. Both processes would also append to the same offsets. So in the child every open store is given up: it
 refuses all calls with `StoreForked`, takes no lock, writes nothing and does nothing when the child exits. The parent is
 not affected.
+
+Its sockets are closed in the child. With copies of them in a living child, a port would answer and a connection stay
+open after the parent has died: its peers would wait for nobody, and the next process could not listen there.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import weakref
 from collections.abc import Callable
 from typing import NoReturn, Protocol
@@ -22,12 +26,19 @@ class GivesUp(Protocol):
 
 
 _open: weakref.WeakSet[GivesUp] = weakref.WeakSet()
+_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 _USES = ("__getattribute__", "__setattr__", "__getitem__", "__iter__", "__contains__", "__len__", "__call__")
 
 
 def guard(opened: GivesUp) -> None:
     """Give an object up in every forked child, as long as it lives."""
     _open.add(opened)
+
+
+def close_in_child(opened: socket.socket) -> socket.socket:
+    """Have every forked child close its copy of a socket, and return the socket."""
+    _sockets.add(opened)
+    return opened
 
 
 def disable(part: object, error: Callable[[], Exception]) -> None:
@@ -44,10 +55,13 @@ def disable(part: object, error: Callable[[], Exception]) -> None:
 
 
 def _in_child() -> None:
-    global _open
+    global _open, _sockets
     left, _open = list(_open), weakref.WeakSet()
+    copies, _sockets = list(_sockets), weakref.WeakSet()
     for opened in left:
         opened._give_up()
+    for copy in copies:
+        copy.close()  # of the child's descriptor only: the connection is the parent's
 
 
 os.register_at_fork(after_in_child=_in_child)

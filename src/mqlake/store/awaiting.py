@@ -180,6 +180,14 @@ class LoopReplicas(EndWaiters):
     def _settle(self) -> None:
         self._settle_up_to(self._ends.replicated)
 
+    def _let_go(self) -> None:
+        """No slave confirms anything once the store is closed, so nobody waits for the rest of the time."""
+        super()._let_go()
+        for _, _, future in self._waiting:
+            if not future.done():
+                future.set_exception(self._late())
+        self._waiting.clear()
+
 
 def both(on_disk: asyncio.Future[None], at_slaves: asyncio.Future[None]) -> asyncio.Future[None]:
     """Return a future that is done when both are. If both fail, the slaves' error counts, as in RocketMQ."""

@@ -168,7 +168,7 @@ class Replicas:
         return ReplicaMissing(self._root, self.needed_count, near_count)
 
     def late(self) -> NotConfirmed:
-        return ReplicaTimeout(self._root, self._config.replica_timeout_ms, self.needed_count)
+        return ReplicaTimeout(self._root, self._config.replica_timeout_ms, self.needed_count, self._is_closing)
 
     def close(self) -> None:
         """End the master and the waits: the store closes."""
