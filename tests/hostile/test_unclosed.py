@@ -52,7 +52,11 @@ def test_a_store_that_was_dropped_can_be_opened_again_at_once(tmp_path: Path) ->
     store = open_small(tmp_path)
     store.put(message(1, queue_id=0))
     closing = threading.Event()
-    store._life._left.insert(0, lambda: closing.wait(20) and None)
+
+    def close_slowly() -> None:
+        closing.wait(20)
+
+    store._life._left.insert(0, close_slowly)
     threading.Timer(0.3, closing.set).start()
     del store
     gc.collect()
