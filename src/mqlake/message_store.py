@@ -96,12 +96,13 @@ class MessageStore:
         self._opened = reading
         """What `recovery` asks, also once the store is closed."""
         give_up: Callable[[], None] = writing.give_up if writing is not None else lambda: None
+        leave: Callable[[], None] = writing.leave if writing is not None else lambda: None
         is_worker: Callable[[], bool] = writing.workers.include_current if writing is not None else lambda: False
         self._slave = None if writing is None else _slave_of(writing)
         closers = [self._delivery.close, reading.close]
         if self._slave is not None:
             closers.insert(0, self._slave.stop)
-        life = self._life = Life(path, closers, give_up, is_worker)
+        life = self._life = Life(path, closers, give_up, is_worker, leave)
         weakref.finalize(self, life.close_unreferenced).atexit = False
         forks.guard(self)
         try:

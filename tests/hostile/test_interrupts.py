@@ -230,6 +230,30 @@ def test_an_interrupted_opening_leaves_no_store_open(tmp_path: Path) -> None:
     run(textwrap.dedent(INTERRUPTED) + textwrap.dedent(program), tmp_path, limit_s=100)
 
 
+def test_a_store_can_be_opened_again_at_once_after_an_interrupted_opening(tmp_path: Path) -> None:
+    """Also while the program still looks at the error: its traceback refers to the opening."""
+    program = """
+        import warnings
+        warnings.simplefilter("ignore", ResourceWarning)
+        from mqlake.store.writer import Writer
+        recover = Writer._recover
+        def interrupt_and_recover(self, *arguments):
+            os.kill(os.getpid(), signal.SIGALRM)
+            time.sleep(0.3)
+            recover(self, *arguments)
+        for _ in range(3):
+            Writer._recover = interrupt_and_recover
+            armed.append(True)
+            try:
+                open_small(path)
+                raise AssertionError("it was not interrupted")
+            except Interrupted:
+                Writer._recover = recover
+                open_small(path).close()
+    """
+    run(textwrap.dedent(INTERRUPTED) + textwrap.dedent(program), tmp_path, limit_s=100)
+
+
 def test_an_interrupted_deletion_of_a_topic_leaves_nothing_waiting(tmp_path: Path) -> None:
     program = """
         with open_small(path) as store:

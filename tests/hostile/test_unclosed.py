@@ -46,6 +46,25 @@ def test_an_unclosed_store_is_collected(tmp_path: Path, pool: PoolConfig | None)
     assert descriptors() <= files + 1
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_store_that_was_dropped_can_be_opened_again_at_once(tmp_path: Path) -> None:
+    """Its program cannot wait for what closes it."""
+    store = open_small(tmp_path)
+    store.put(message(1, queue_id=0))
+    closing = threading.Event()
+
+    def close_slowly() -> None:
+        closing.wait(20)
+
+    store._life._left.insert(0, close_slowly)
+    threading.Timer(0.3, closing.set).start()
+    del store
+    gc.collect()
+    with open_small(tmp_path) as again:
+        assert closing.is_set()
+        assert bodies(again) == [b"body 1"]
+
+
 def test_an_unclosed_reader_is_collected(tmp_path: Path) -> None:
     with open_small(tmp_path) as store:
         store.put(message(1, queue_id=0))

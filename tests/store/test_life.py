@@ -16,7 +16,7 @@ def test_a_part_that_cannot_be_closed_keeps_no_other_open_and_its_error_is_raise
         calls.append("broken")
         raise ValueError("a table cannot be written")
 
-    life = Life(tmp_path, [broken, lambda: calls.append("lock")], lambda: None, lambda: False)
+    life = Life(tmp_path, [broken, lambda: calls.append("lock")], lambda: None, lambda: False, lambda: None)
     with pytest.raises(ValueError, match="a table cannot be written"):
         life.close()
     assert calls == ["broken", "broken", "lock"]
@@ -32,7 +32,7 @@ def test_a_part_whose_closing_a_handler_interrupts_is_closed_all_the_same(tmp_pa
         if len(calls) == 1:
             raise TimeoutError("a handler's own")
 
-    life = Life(tmp_path, [interrupted_once, lambda: calls.append("lock")], lambda: None, lambda: False)
+    life = Life(tmp_path, [interrupted_once, lambda: calls.append("lock")], lambda: None, lambda: False, lambda: None)
     with pytest.raises(TimeoutError):
         life.close()
     assert calls == ["part", "part", "lock"]

@@ -17,16 +17,22 @@ import errno
 import fcntl
 import os
 import struct
+import threading
+import time
 from pathlib import Path
 
 from mqlake.errors import BadFile, StoreLocked
 from mqlake.files.mapped_file import open_regular
 from mqlake.runtime.locks import make_global_lock
+from mqlake.runtime.whole import abandoned
 
 FLOCK = struct.Struct("hhqqi4x")  # type, whence, start, length, pid: Linux, 64 bit
 CONTENT = b"lock"
 UNKNOWN = -1
 """The pid of a holder that has not written it yet."""
+LEAVING_S = 30.0
+"""How long an opening waits for a store of this process that is being closed because nobody can use it."""
+LOOK_S = 0.01
 _held: dict[Path, StoreLock] = {}
 _held_lock = make_global_lock("lock_file")
 
@@ -37,6 +43,9 @@ class StoreLock:
     def __init__(self, path: Path) -> None:
         self._path = _key(path)
         self._pid = os.getpid()
+        self._taker = threading.current_thread()
+        self._is_leaving = False
+        _wait_for_leaving(self._path)
         with _held_lock:
             if self._path in _held:
                 raise StoreLocked(path.parent, self._pid)
@@ -65,6 +74,14 @@ class StoreLock:
         except OSError as error:  # a file system without such locks: then there is only the other one
             if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOLCK, errno.EBADF):
                 raise
+
+    def is_leaving(self) -> bool:
+        """Tell whether nobody can use the store any more, so that it is about to be closed."""
+        return self._is_leaving or self._taker in abandoned
+
+    def leave(self) -> None:
+        """Say that nobody can use the store any more: who opens it next in this process waits until it is closed."""
+        self._is_leaving = True
 
     def release(self) -> None:
         """Release the lock. In a forked child, which never had it, the parent keeps it."""
@@ -104,6 +121,13 @@ def _abandon_all() -> None:
 
 
 os.register_at_fork(after_in_child=_abandon_all)
+
+
+def _wait_for_leaving(key: Path) -> None:
+    """Wait while a store is closed that the caller could not close: an opening was interrupted, or it was dropped."""
+    end = time.monotonic() + LEAVING_S
+    while (held := _held.get(key)) is not None and held.is_leaving() and time.monotonic() < end:
+        time.sleep(LOOK_S)
 
 
 def writer_of(path: Path) -> int:

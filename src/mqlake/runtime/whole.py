@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
@@ -15,6 +16,8 @@ from typing import TypeVar
 from mqlake.runtime.locks import LOOK_S
 
 Made = TypeVar("Made")
+abandoned: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Threads that make something for a caller who was interrupted: nobody will ever use it."""
 
 
 class Step:
@@ -55,14 +58,20 @@ class Step:
 def make_whole(make: Callable[[], Made]) -> Made:
     """Return what `make` returns, made on a thread of its own if this is the main thread.
 
-    If a handler raises meanwhile, nobody refers to what is made: it must then clean up after itself. What has not begun
-    by then never begins: a program that goes on after Ctrl-C must not find the store open a moment later. The caller
-    must hold no lock that `make` takes.
+    If a handler raises meanwhile, nobody refers to what is made: it must then clean up after itself, and its thread is
+    `abandoned`. What has not begun by then never begins: a program that goes on after Ctrl-C must not find the store
+    open a moment later. The caller must hold no lock that `make` takes.
     """
     if threading.current_thread() is not threading.main_thread():
         return make()
     made: list[Made] = []
-    step = Step(lambda: made.append(make()))
+
+    def work() -> None:
+        made.append(make())
+        if thread in abandoned:
+            made.clear()
+
+    step = Step(work)
     thread = threading.Thread(target=step.run, name="mqlake-step", daemon=True)
     try:
         start_thread(thread)
@@ -71,6 +80,8 @@ def make_whole(make: Callable[[], Made]) -> Made:
         step.withdraw()
         if isinstance(error, NoThread):
             return make()
+        abandoned.add(thread)
+        made.clear()  # the error's traceback would hold it for as long as the program looks at it
         raise
     step.raise_error()
     return made.pop()

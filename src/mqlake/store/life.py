@@ -32,9 +32,11 @@ class Life:
         closers: Sequence[Callable[[], None]],
         give_up: Callable[[], None],
         is_worker: Callable[[], bool],
+        leave: Callable[[], None],
     ) -> None:
         """`closers` are called in their order, once. `give_up` is called in a forked child instead. `is_worker` tells
-        whether the current thread is one of the store's own.
+        whether the current thread is one of the store's own. `leave` is called before the store is closed because
+        nobody refers to it.
         """
         self._path = path
         self._opener = os.getpid()
@@ -42,6 +44,7 @@ class Life:
         """What is still to be closed: a close that is interrupted resumes there."""
         self._give_up = give_up
         self._is_worker = is_worker
+        self._leave = leave
         self._closing = make_lock("store.close")
         self._closers: set[int] = set()
         """Threads that are in `close`."""
@@ -110,6 +113,7 @@ class Life:
         """
         if self._refusal is not None or os.getpid() != self._opener:
             return
+        self._leave()
         warnings.warn(f"{self._path}: the store was not closed", ResourceWarning, stacklevel=2)
         if sys.is_finalizing():
             self.close()

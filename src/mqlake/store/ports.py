@@ -157,6 +157,9 @@ class Writing(Reading, Protocol):
     def tell_health(self) -> None:
         """Tell other processes how workers and slaves are, now."""
 
+    def leave(self) -> None:
+        """Say that nobody can use the store any more: who opens it next waits until it is closed."""
+
     def give_up(self) -> None:
         """Let go of the store in a forked child."""
 

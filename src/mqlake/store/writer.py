@@ -710,6 +710,10 @@ class Writer(Contents):
         self._keep_times(since=self._opened_at - self.log_files.file_size)
         return written
 
+    def leave(self) -> None:
+        """Say that nobody can use the store any more: who opens it next waits until it is closed."""
+        self._lock.leave()
+
     def give_up(self) -> None:
         """Close a forked child's copy of the lock's descriptor; the parent keeps its own. Touch nothing else."""
         self._lock.abandon()

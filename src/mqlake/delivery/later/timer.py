@@ -10,6 +10,7 @@ processed before all others of that unit, as in RocketMQ. So it survives every c
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections.abc import Callable, Iterator
 
@@ -17,7 +18,8 @@ from mqlake.delivery.housekeeping import NEVER_MS
 from mqlake.delivery.later import timer_files
 from mqlake.delivery.later.deliveries import GONE, Deliveries
 from mqlake.delivery.later.pending import Pending
-from mqlake.delivery.later.timer_files import Check
+from mqlake.delivery.later.routing import round_down
+from mqlake.delivery.later.timer_files import DAMAGED, Check
 from mqlake.delivery.later.timer_keeping import TimerCheckpoints
 from mqlake.delivery.later.timer_topic import TimerTopic, names_of
 from mqlake.delivery.later.waiting import Waiting, of_timer
@@ -32,7 +34,7 @@ from mqlake.delivery.properties import (
     UNIQUE_KEY,
 )
 from mqlake.delivery.registry.system_topics import TIMER_TOPIC
-from mqlake.errors import NotPending
+from mqlake.errors import BadFile, NotPending
 from mqlake.kernel import lowest_place
 from mqlake.message import Message, PutReceipt, StoredMessage
 from mqlake.runtime.locks import make_lock
@@ -42,6 +44,7 @@ BATCH_COUNT = 1_000
 """One step delivers at most this many messages, so that delay levels have their turn."""
 KEEP_BYTES = 64 << 20
 """After this much log, the checkpoint is written even if nothing was delivered."""
+_log = logging.getLogger(__name__)
 
 
 class Timer:
@@ -74,7 +77,7 @@ class Timer:
         check, saved = Check.read(self._writing.layout), timer_files.load(self._writing.layout)
         if (
             saved is not None
-            and check.crc in saved.rocketmq
+            and (check.crc in saved.rocketmq or check == DAMAGED)
             and saved.next_offset <= self._topic.range()[1]
             and saved.delivered_to <= self._writing.ends.appended
         ):
@@ -95,9 +98,16 @@ class Timer:
         """
         first, end = self._topic.range()
         self._next_offset = max(first, min(check.queue_offset, end))
+        self._moved = True
+        try:  # a message may have several units: that of the topic's last message also marks where to resume
+            units = dict.fromkeys(timer_files.waiting_units(self._writing.layout, check))
+        except BadFile as error:
+            _log.warning("%s; reading the pending messages from the timer topic", error)
+            self._read_again(first, check)
+            return
         is_over = self._next_offset >= end
         places = [self._writing.ends.appended if is_over else self._topic.place_of(self._next_offset)[0]]
-        for offset in timer_files.waiting_units(self._writing.layout, check):
+        for offset in units:
             try:
                 message = self._writing.reader.get(offset)
             except GONE as error:
@@ -106,7 +116,25 @@ class Timer:
             if message.topic == TIMER_TOPIC and message.queue_offset < self._next_offset:
                 self._pending.add(self._topic.read(message.queue_offset, message.queue_offset + 1)[0])
                 places.append(offset)
-        self._moved, self._kept_at = True, min(places)
+        self._kept_at = min(places)
+
+    def _read_again(self, first: int, check: Check) -> None:
+        """Load what the lost timer log held from the topic itself: messages not due before RocketMQ's read time.
+
+        A time unit more, and all of them if that time is not plausible: the log shows what was delivered here, and a
+        message that RocketMQ delivered may come twice, which is better than never. A cancellation and its message are
+        of one unit, so both are read or neither.
+        """
+        unit_ms = self._config.precision_ms
+        known_ms = check.read_ms - unit_ms if check.read_ms <= self._writing.log.now_ms else 0
+        reached, self._next_offset = self._next_offset, first
+        self._kept_at = self._topic.place_of(first)[0] if first < self._topic.range()[1] else 0
+        while self._next_offset < reached:
+            pairs, self._next_offset = self._topic.read(self._next_offset, reached)
+            values = memoryview(pairs).cast("q")
+            for due_ms, place in zip(values[::2], values[1::2], strict=True):
+                if (due_ms if place < 0 else round_down(due_ms, unit_ms)) >= known_ms:
+                    self._pending.add(array("q", [due_ms, place]).tobytes())
 
     def _follow(self) -> None:
         """Read the messages that were added to the topic since the last call."""

@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mqlake.errors import BadFile
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import sync_directory
 from mqlake.files.small_files import read_small_file, read_whole_file, remove_folder, replace_file
@@ -33,6 +34,8 @@ CHECK = struct.Struct(">qqqqqqq")
 """Read time, end of the timer log, next queue offset twice (own and master's), version: state, time, counter."""
 PAGE_SIZE = 4096
 MAX_CHECK_SIZE = 1 << 20
+MAX_TIME_MS = 1 << 43
+"""In the year 2248. A later time is damage."""
 UNIT = struct.Struct(">iqiqiqiiq")
 """Size, previous unit of its slot, magic, write time, delay after that, physical offset, record size, topic hash, 0."""
 BLANK = struct.Struct(">iqi")
@@ -88,12 +91,16 @@ class Check(NamedTuple):
 
     @classmethod
     def read(cls, layout: Layout) -> Check:
-        """Read the file; all fields are zero if it is missing."""
+        """Read the file; all fields are zero if it is missing, and DAMAGED if nobody can have written it so."""
         try:
             content = read_small_file(layout.timer_check, MAX_CHECK_SIZE)
         except (FileNotFoundError, NotADirectoryError):
             content = b""
-        return cls(*CHECK.unpack_from(content.ljust(CHECK.size, b"\0")))
+        check = cls(*CHECK.unpack_from(content.ljust(CHECK.size, b"\0")))
+        if min(check) < 0 or max(check.read_ms, check.timestamp) > MAX_TIME_MS or any(content[CHECK.size :]):
+            _log.warning("%s is damaged: it says nothing about the timer", layout.timer_check)
+            return DAMAGED
+        return check
 
     @property
     def crc(self) -> int:
@@ -103,19 +110,40 @@ class Check(NamedTuple):
         replace_file(layout.timer_check, CHECK.pack(*self).ljust(PAGE_SIZE, b"\0"), layout.scratch)
 
 
+DAMAGED = Check(read_ms=-1)
+"""Not a state of the timer: every message may wait, and there may be a timer log of any length."""
+
+
 def waiting_units(layout: Layout, check: Check) -> Iterator[int]:
-    """Yield the physical offsets of messages in RocketMQ's timer log that are due at its read time or later."""
+    """Yield the physical offsets of messages in RocketMQ's timer log that are due at its read time or later.
+
+    Raises BadFile if the units end before the position up to which `timercheck` says that they are on disk: then they
+    are not all messages that wait. RocketMQ deletes the oldest files, so the first one may begin anywhere.
+    """
+    end: int | None = None
     for path in sorted(layout.timer_log.glob("[0-9]" * 20)) if layout.timer_log.is_dir() else ():
-        if not path.stat().st_size:
-            continue
+        start = int(path.name)
+        if end not in (None, start) or not path.stat().st_size:
+            break
         with path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        end = start
         for at in range(0, len(data) - UNIT.size + 1, UNIT.size):
             size, _, magic, written_ms, delay_ms, offset, *_ = UNIT.unpack_from(data, at)
             if size != UNIT.size or not 0 <= magic <= 0xF:
                 break
+            end = start + at + UNIT.size
             if written_ms + delay_ms >= check.read_ms:
                 yield offset
+        if _is_full(data, end - start):
+            end = start + len(data)
+    if (end or 0) < check.log_end:
+        raise BadFile(layout.timer_log, f"units up to {end or 0}", f"units up to {check.log_end}")
+
+
+def _is_full(data: mmap.mmap, used: int) -> bool:
+    """Tell whether the units of a timer log file are followed by the marker, so that the next file goes on."""
+    return used + BLANK.size > len(data) or BLANK.unpack_from(data, used)[2] == BLANK_MAGIC
 
 
 class LogSettings(NamedTuple):

@@ -116,6 +116,10 @@ class Version:
         return self._known
 
 
+_encode_plain = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""Made once: `json.dumps` makes an encoder for each value, and a table of 10,000 topics has 90,000 values."""
+
+
 def encode(content: Json) -> bytes:
     """Encode as RocketMQ 5 does: tabs, and integer keys without quotes."""
     return _encode(content, "\n").encode("utf-8")
@@ -123,7 +127,7 @@ def encode(content: Json) -> bytes:
 
 def _encode(value: object, newline: str) -> str:
     if not isinstance(value, dict) or not value:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return _encode_plain(value)
     inner = newline + "\t"
     items = (
         f"{key if isinstance(key, int) else json.dumps(key)}:{_encode(item, inner)}" for key, item in value.items()
