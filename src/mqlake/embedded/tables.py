@@ -10,7 +10,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
@@ -18,6 +18,9 @@ import pyarrow as pa
 from mqlake.embedded.messages import SCHEMA, batches
 from mqlake.embedded.need import Need, need_of
 from mqlake.errors import QueryFailed
+
+if TYPE_CHECKING:
+    from duckdb.sqltypes import DuckDBPyType
 
 TRAFFIC = {
     "messages": "sum",
@@ -66,13 +69,14 @@ class EmbeddedTables:
         except duckdb.Error as error:
             raise failure(str(error)) from None
 
-    def rows_of(self, found: duckdb.DuckDBPyRelation) -> tuple[list[str], list[str], Iterator[list[Any]]]:
-        """Return names, types and rows of a result. Times are texts in the session's zone, as DuckDB writes them."""
-        kinds = [str(kind) for kind in found.types]
+    def rows_of(self, found: duckdb.DuckDBPyRelation) -> tuple[list[str], list[DuckDBPyType], Iterator[list[Any]]]:
+        """Return names, types and rows of a result. Times are texts in the session's zone, as DuckDB writes them, also
+        inside of lists, maps and structs."""
+        kinds = list(found.types)
         names = list(found.columns)
         places = [f"c{place}" for place in range(len(names))]  # two columns of a query may have the same name
         texts = [
-            f"cast({place} as varchar)" if kind.startswith("TIMESTAMP") else place
+            f"cast({place} as {_with_texts(kind)})" if "TIMESTAMP" in str(kind) else place
             for place, kind in zip(places, kinds, strict=True)
         ]
         shown = found.query("answer", f"select {', '.join(texts)} from (select * from answer) t({', '.join(places)})")
@@ -139,6 +143,25 @@ class EmbeddedTables:
 
         splits = [split for path in self._paths for made in plans_of(path, None) for split in made.splits]
         return pa.concat_tables([ROWS.empty_table(), *map(stats_split, splits)])
+
+
+def is_time(kind: DuckDBPyType) -> bool:
+    return kind.id.startswith("timestamp")
+
+
+def _with_texts(kind: DuckDBPyType) -> str:
+    """Return a type with texts instead of the times in it."""
+    if is_time(kind):
+        return "VARCHAR"
+    if kind.id == "list":
+        return f"{_with_texts(kind.children[0][1])}[]"
+    if kind.id == "map":
+        keys, values = (_with_texts(of) for _, of in kind.children)
+        return f"MAP({keys}, {values})"
+    if kind.id == "struct":
+        fields = (f'"{name.replace(chr(34), chr(34) * 2)}" {_with_texts(of)}' for name, of in kind.children)
+        return f"STRUCT({', '.join(fields)})"
+    return str(kind)
 
 
 def failure(text: str) -> QueryFailed:
