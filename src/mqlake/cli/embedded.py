@@ -93,24 +93,24 @@ class EmbeddedAnswers:
 def _shape(kind: DuckDBPyType, *, with_zone: bool) -> Shape | None:
     """Return what makes a value of this type as Spark would print it: sums of whole numbers as such, times with or
     without their zone, also inside of others. None if it is so already."""
-    from mqlake.embedded.tables import is_time
+    from mqlake.embedded.tables import is_time, parts_of
 
     if is_time(kind):
         return partial(_time, with_zone=with_zone)
     if kind.id in HUGE:
         return int
     if kind.id == "list":
-        item = _shape(kind.children[0][1], with_zone=with_zone)
+        item = _shape(parts_of(kind)[0][1], with_zone=with_zone)
         return item and (lambda values: [_shaped(item, value) for value in values])
     if kind.id == "map":
-        (_, names), (_, items) = kind.children
+        (_, names), (_, items) = parts_of(kind)
         name = _shape(names, with_zone=True)  # without its zone, two keys may have the same text
         item = _shape(items, with_zone=with_zone)
         if name is None and item is None:
             return None
         return lambda values: {_shaped(name, key): _shaped(item, value) for key, value in values.items()}
     if kind.id == "struct":
-        fields = {of: _shape(child, with_zone=with_zone) for of, child in kind.children}
+        fields = {of: _shape(child, with_zone=with_zone) for of, child in parts_of(kind)}
         if not any(fields.values()):
             return None
         return lambda values: {of: _shaped(fields[of], value) for of, value in values.items()}

@@ -10,7 +10,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import duckdb
 import pyarrow as pa
@@ -149,17 +149,22 @@ def is_time(kind: DuckDBPyType) -> bool:
     return kind.id.startswith("timestamp")
 
 
+def parts_of(kind: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
+    """Return names and types of what lists, maps and structs of this type consist of."""
+    return [(name, cast("DuckDBPyType", of)) for name, of in kind.children]
+
+
 def _with_texts(kind: DuckDBPyType) -> str:
     """Return a type with texts instead of the times in it."""
     if is_time(kind):
         return "VARCHAR"
     if kind.id == "list":
-        return f"{_with_texts(kind.children[0][1])}[]"
+        return f"{_with_texts(parts_of(kind)[0][1])}[]"
     if kind.id == "map":
-        keys, values = (_with_texts(of) for _, of in kind.children)
+        keys, values = (_with_texts(of) for _, of in parts_of(kind))
         return f"MAP({keys}, {values})"
     if kind.id == "struct":
-        fields = (f'"{name.replace(chr(34), chr(34) * 2)}" {_with_texts(of)}' for name, of in kind.children)
+        fields = (f'"{name.replace(chr(34), chr(34) * 2)}" {_with_texts(of)}' for name, of in parts_of(kind))
         return f"STRUCT({', '.join(fields)})"
     return str(kind)
 
