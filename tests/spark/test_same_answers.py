@@ -137,6 +137,18 @@ def test_both_engines_take_the_same_paths(
         )
 
 
+@pytest.mark.parametrize("engine", [[], ["--master", "local[*]"]])
+def test_both_engines_print_the_plan_of_a_query_in_lines(spark: SparkSession, store: Path, engine: list[str]) -> None:
+    told = CliRunner().invoke(root, ["sql", str(store), "explain select topic from messages where size > 3", *engine])
+    assert told.exit_code == 0 and len(told.stdout.splitlines()) > 3 and "\\n" not in told.stdout
+
+
+def test_a_plan_is_not_measured_over_the_empty_table_that_it_is_made_with(store: Path) -> None:
+    told = CliRunner().invoke(root, ["sql", str(store), "explain analyze select topic from messages"])
+    assert told.exit_code == 3
+    assert told.stderr == "mqlake: QueryFailed: EXPLAIN ANALYZE is not possible here; use EXPLAIN\n"
+
+
 def test_statistics_without_spark_are_those_of_spark(spark: SparkSession, store: Path) -> None:
     ours, theirs = mqlake.spark.stats(None, str(store)), mqlake.spark.stats(spark, str(store))
     assert ours.traffic("topic", "tags").equals(theirs.traffic("topic", "tags"))

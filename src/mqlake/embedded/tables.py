@@ -60,6 +60,8 @@ class EmbeddedTables:
             statements = self._database.extract_statements(text)
             if len(statements) != 1:
                 raise QueryFailed(f"{len(statements)} statements; expected one")
+            if statements[0].type == duckdb.StatementType.EXPLAIN:
+                return self._explained(text)
             if statements[0].type != duckdb.StatementType.SELECT:
                 self._database.execute(text)
                 return None
@@ -68,6 +70,13 @@ class EmbeddedTables:
             return self._database.sql(text)
         except duckdb.Error as error:
             raise failure(str(error)) from None
+
+    def _explained(self, text: str) -> duckdb.DuckDBPyRelation:
+        """Return the text of a plan, as one row. The plan is made over an empty table, so nothing can be measured."""
+        rows = self._database.execute(text).fetchall()
+        if any(kind == "analyzed_plan" for kind, _ in rows):
+            raise QueryFailed("EXPLAIN ANALYZE is not possible here; use EXPLAIN")
+        return self._database.sql("select ? as plan", params=["\n".join(plan for _, plan in rows)])
 
     def rows_of(self, found: duckdb.DuckDBPyRelation) -> tuple[list[str], list[DuckDBPyType], Iterator[list[Any]]]:
         """Return names, types and rows of a result. Times are texts in the session's zone, as DuckDB writes them, also
