@@ -88,6 +88,67 @@ def test_both_engines_print_maps_and_intervals_alike(
     assert here.stdout == there.stdout and "1 day, 0:00:00" in here.stdout and "23:59:58.500000" in here.stdout
 
 
+@pytest.mark.parametrize("form", ["json", "csv", "table"])
+def test_both_engines_print_times_inside_of_lists_alike(spark: SparkSession, store: Path, form: str) -> None:
+    inner = "(select store_timestamp from messages order by physical_offset limit 2)"
+    command = ["sql", str(store), f"select array_agg(store_timestamp) t from {inner}", "--format", form]
+    here, there = (CliRunner().invoke(root, [*command, *more]) for more in ([], ["--master", "local[*]"]))
+    assert here.stdout == there.stdout != ""
+
+
+def test_times_and_sums_inside_of_others_are_printed_as_such(store: Path) -> None:
+    noon = "timestamptz '2026-01-02 12:00:00.25Z'"
+    struct = f"""{{'a "b': {noon}, 'c': '2026-01-02 12:00:00+00', 'd': {{'e': [{noon}, null]}}, 'n': sum(size) * 0}}"""
+    query = (
+        f"select {struct} s, map {{{noon}: timestamp '2026-01-02 12:00:00'}} m, [null::timestamptz] l, "
+        "null::timestamptz[] n, [sum(size) * 0] h, timestamp '2026-01-02 12:00:00.5' t from messages"
+    )
+    shown = "2026-01-02T12:00:00.250000Z"
+    (row,) = answers(store, query)
+    assert row == {
+        "s": {'a "b': shown, "c": "2026-01-02 12:00:00+00", "d": {"e": [shown, None]}, "n": 0},
+        "m": {shown: "2026-01-02T12:00:00"},
+        "l": [None],
+        "n": None,
+        "h": [0],
+        "t": "2026-01-02T12:00:00.500000",
+    }
+
+
+@pytest.mark.parametrize(
+    "command", [["sql", "select count(*) n from messages", "--format", "json"], ["stats", "--json"]]
+)
+@pytest.mark.parametrize("engine", [[], ["--master", "local[*]"]])
+def test_both_engines_take_the_same_paths(
+    spark: SparkSession, store: Path, command: list[str], engine: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(path: str) -> tuple[int, str, str]:
+        told = CliRunner().invoke(root, [command[0], path, *command[1:], *engine], prog_name="mqlake")
+        return told.exit_code, told.stdout, told.stderr
+
+    monkeypatch.setenv("HOME", str(store.parent))
+    plain = said(str(store))
+    assert plain[0] == 0
+    assert [said(path) for path in (f"file://{store}", f"file:{store}", "~/store", f"{store}/")] == [plain] * 4
+    for path in ("hdfs://host/store", "s3://bucket/store"):
+        assert said(path)[::2] == (
+            3,
+            f"mqlake: InvalidConfig: store = '{path}': a folder of a file system that every worker can see, or file:///…\n",
+        )
+
+
+@pytest.mark.parametrize("engine", [[], ["--master", "local[*]"]])
+def test_both_engines_print_the_plan_of_a_query_in_lines(spark: SparkSession, store: Path, engine: list[str]) -> None:
+    told = CliRunner().invoke(root, ["sql", str(store), "explain select topic from messages where size > 3", *engine])
+    assert told.exit_code == 0 and len(told.stdout.splitlines()) > 3 and "\\n" not in told.stdout
+
+
+def test_a_plan_is_not_measured_over_the_empty_table_that_it_is_made_with(store: Path) -> None:
+    told = CliRunner().invoke(root, ["sql", str(store), "explain analyze select topic from messages"])
+    assert told.exit_code == 3
+    assert told.stderr == "mqlake: QueryFailed: EXPLAIN ANALYZE is not possible here; use EXPLAIN\n"
+
+
 def test_statistics_without_spark_are_those_of_spark(spark: SparkSession, store: Path) -> None:
     ours, theirs = mqlake.spark.stats(None, str(store)), mqlake.spark.stats(spark, str(store))
     assert ours.traffic("topic", "tags").equals(theirs.traffic("topic", "tags"))

@@ -111,6 +111,20 @@ def test_what_is_inferred_adds_columns_and_keeps_types(spark: SparkSession, tmp_
     assert [row["by"] for row in seen[:3:2]] == [{"name": "Ann", "age": None}, {"name": "Bo", "age": 7}]
 
 
+def test_fields_with_dots_and_backticks_in_their_names_are_columns(
+    spark: SparkSession, tmp_path: Path, lake: str
+) -> None:
+    """A field of a message can have any name, and one of them must not stop the table."""
+    put(tmp_path / "store", [b'{"a": {"b": 1}, "a.b": 2, "c.d": 3, "e`f": 4, "`g`": 5}', b'{"a.b": {"c.d": {"`": 6}}}'])
+    archive(spark, str(tmp_path / "store"), lake, schema={"orders": "a STRUCT<b: BIGINT>, `a.b` BIGINT"})
+    assert [(row["a"], row["a.b"]) for row in rows(spark, lake)] == [({"b": 1}, 2), (None, None)]
+    type_bodies(spark, lake, {"orders": "infer"})
+    put(tmp_path / "store", [b'{"a": {"b": 1}, "a.b": 2, "c.d": 3, "e`f": 4, "`g`": 5, "h": {"i.j": 7}}'])
+    archive(spark, str(tmp_path / "store"), lake, schema={"orders": "infer"})
+    last = {name: value for name, value in rows(spark, lake)[-1].items() if name[0] != "_"}
+    assert last == {"a": {"b": 1}, "a.b": 2, "c.d": 3, "e`f": 4, "`g`": 5, "h": {"i.j": 7}}
+
+
 def test_a_job_that_is_killed_before_its_commit_leaves_nothing_that_counts(spark: SparkSession, tmp_path: Path) -> None:
     store, lake = tmp_path / "store", str(tmp_path / "lake")
     put(store, ORDERS)

@@ -10,7 +10,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import duckdb
 import pyarrow as pa
@@ -18,6 +18,9 @@ import pyarrow as pa
 from mqlake.embedded.messages import SCHEMA, batches
 from mqlake.embedded.need import Need, need_of
 from mqlake.errors import QueryFailed
+
+if TYPE_CHECKING:
+    from duckdb.sqltypes import DuckDBPyType
 
 TRAFFIC = {
     "messages": "sum",
@@ -57,6 +60,8 @@ class EmbeddedTables:
             statements = self._database.extract_statements(text)
             if len(statements) != 1:
                 raise QueryFailed(f"{len(statements)} statements; expected one")
+            if statements[0].type == duckdb.StatementType.EXPLAIN:
+                return self._explained(text)
             if statements[0].type != duckdb.StatementType.SELECT:
                 self._database.execute(text)
                 return None
@@ -66,13 +71,21 @@ class EmbeddedTables:
         except duckdb.Error as error:
             raise failure(str(error)) from None
 
-    def rows_of(self, found: duckdb.DuckDBPyRelation) -> tuple[list[str], list[str], Iterator[list[Any]]]:
-        """Return names, types and rows of a result. Times are texts in the session's zone, as DuckDB writes them."""
-        kinds = [str(kind) for kind in found.types]
+    def _explained(self, text: str) -> duckdb.DuckDBPyRelation:
+        """Return the text of a plan, as one row. The plan is made over an empty table, so nothing can be measured."""
+        rows = self._database.execute(text).fetchall()
+        if any(kind == "analyzed_plan" for kind, _ in rows):
+            raise QueryFailed("EXPLAIN ANALYZE is not possible here; use EXPLAIN")
+        return self._database.sql("select ? as plan", params=["\n".join(plan for _, plan in rows)])
+
+    def rows_of(self, found: duckdb.DuckDBPyRelation) -> tuple[list[str], list[DuckDBPyType], Iterator[list[Any]]]:
+        """Return names, types and rows of a result. Times are texts in the session's zone, as DuckDB writes them, also
+        inside of lists, maps and structs."""
+        kinds = list(found.types)
         names = list(found.columns)
         places = [f"c{place}" for place in range(len(names))]  # two columns of a query may have the same name
         texts = [
-            f"cast({place} as varchar)" if kind.startswith("TIMESTAMP") else place
+            f"cast({place} as {_with_texts(kind)})" if "TIMESTAMP" in str(kind) else place
             for place, kind in zip(places, kinds, strict=True)
         ]
         shown = found.query("answer", f"select {', '.join(texts)} from (select * from answer) t({', '.join(places)})")
@@ -139,6 +152,30 @@ class EmbeddedTables:
 
         splits = [split for path in self._paths for made in plans_of(path, None) for split in made.splits]
         return pa.concat_tables([ROWS.empty_table(), *map(stats_split, splits)])
+
+
+def is_time(kind: DuckDBPyType) -> bool:
+    return kind.id.startswith("timestamp")
+
+
+def parts_of(kind: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
+    """Return names and types of what lists, maps and structs of this type consist of."""
+    return [(name, cast("DuckDBPyType", of)) for name, of in kind.children]
+
+
+def _with_texts(kind: DuckDBPyType) -> str:
+    """Return a type with texts instead of the times in it."""
+    if is_time(kind):
+        return "VARCHAR"
+    if kind.id == "list":
+        return f"{_with_texts(parts_of(kind)[0][1])}[]"
+    if kind.id == "map":
+        keys, values = (_with_texts(of) for _, of in parts_of(kind))
+        return f"MAP({keys}, {values})"
+    if kind.id == "struct":
+        fields = (f'"{name.replace(chr(34), chr(34) * 2)}" {_with_texts(of)}' for name, of in parts_of(kind))
+        return f"STRUCT({', '.join(fields)})"
+    return str(kind)
 
 
 def failure(text: str) -> QueryFailed:

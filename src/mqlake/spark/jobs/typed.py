@@ -163,14 +163,16 @@ def _new_rows(
 
 def _write(rows: DataFrame, place: str, folder: str, columns: StructType) -> list[TypedFile]:
     value, error = parsed(columns)
-    made = rows.select(
-        *(F.col(name).alias(f"_{name}") for name in PLACES),
-        error.alias(ERROR),
-        F.when(error.isNotNull(), F.col("body")).alias(BODY),
-        *(value[one.name].alias(one.name) for one in columns.fields),
-    )
-    schema = StructType([*_places().fields, *columns.fields]).json()
-    written = made.mapInArrow(partial(_write_in_worker, place, folder, schema), from_arrow_schema(WRITTEN)).toArrow()
+    made = [
+        *(F.col(name) for name in PLACES),
+        error,
+        F.when(error.isNotNull(), F.col("body")),
+        *(value[one.name] for one in columns.fields),
+    ]
+    # `mapInArrow` looks columns up by name, and fails on a backtick in one; a field of a message can have any name.
+    numbered = rows.select(*(one.alias(f"c{place}") for place, one in enumerate(made)))
+    work = partial(_write_in_worker, place, folder, StructType([*_places().fields, *columns.fields]).json())
+    written = numbered.mapInArrow(work, from_arrow_schema(WRITTEN)).toArrow()
     return [TypedFile(row["name"], row["rows"], row["bytes"], row["errors"]) for row in written.to_pylist()]
 
 
@@ -189,7 +191,7 @@ def _write_in_worker(
             if output is None:
                 output = storage_at(place).open_output(f"{folder}/{name}")
                 writer = pq.ParquetWriter(output, target, compression="zstd", store_schema=False)
-            writer.write_table(pa.table(batch.columns, names=batch.schema.names).cast(target))
+            writer.write_table(pa.table(batch.columns, names=target.names).cast(target))
             rows += batch.num_rows
             errors += batch.num_rows - batch.column(len(PLACES)).null_count
         if output is None:
