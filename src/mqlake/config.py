@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -409,6 +409,7 @@ class StoreConfig:
             section: Any = each.default_factory
             if section is not MISSING and not isinstance(getattr(self, each.name), section):
                 raise InvalidConfig(each.name, getattr(self, each.name), f"must be a {section.__name__}")
+            _require_switches(getattr(self, each.name))
         parse_delay_levels(self.delay_levels)
 
     @property
@@ -440,6 +441,14 @@ class StoreConfig:
         own = sections.pop("", {})
         made = {section: _section(section, values, given) for section, values in sections.items()}
         return cls(**made, **own)
+
+
+def _require_switches(section: Any) -> None:
+    """Refuse a switch that is not a bool: the text "false" would turn it on."""
+    for each in fields(section) if is_dataclass(section) else ():
+        value = getattr(section, each.name)
+        if isinstance(each.default, bool) and not isinstance(value, bool):
+            raise InvalidConfig(each.name, value, "must be True or False")
 
 
 def _section(section: str, values: dict[str, Any], given: dict[tuple[str, str], str]) -> Any:

@@ -64,7 +64,7 @@
     ├── LakeConflict          a commit does not start where the lake ends
     ├── VersionGone           the lake no longer has, or does not yet have, a version
     ├── StorageFailed         an object store refused or did not answer
-    ├── QueryFailed           Spark could not answer a query, or a task of a job failed
+    ├── QueryFailed           a query could not be answered, or a task of a Spark job failed
     ├── SparkNotStarted       Spark did not start, or its cluster could not be reached
     ├── NotOnConnect          the call needs a session in this process, and this one is of Spark Connect
     ├── MissingExtra          the call needs an optional package
@@ -745,7 +745,7 @@ class NoSuchMessage(StoreError):
 
 
 class QueryFailed(StoreError):
-    """Spark cannot parse a query, or the query failed while it ran."""
+    """DuckDB or Spark cannot parse a query, or the query failed while it ran."""
 
     def __init__(self, reason: str, line: int | None = None, column: int | None = None) -> None:
         super().__init__(reason, line, column)

@@ -78,8 +78,10 @@ if TYPE_CHECKING:
 class MessageStore:
     """A store on disk: one writer process, any number of readers. Any thread may call all of it.
 
-    with MessageStore.open("data/store", flush=FlushConfig(sync=True)) as store:
-        receipt = store.put(Message("orders", b'{"id": 17}', tags="created", keys=["17"]))
+    The end of the block closes it:
+
+        with MessageStore.open("data/store", flush=FlushConfig(sync=True)) as store:
+            receipt = store.put(Message("orders", b'{"id": 17}', tags="created", keys=["17"]))
     """
 
     def __init__(self, reading: Reading | None = None, writing: Writing | None = None, *, deliver: bool = True) -> None:

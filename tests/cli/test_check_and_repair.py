@@ -136,7 +136,7 @@ def test_a_store_with_an_unreadable_index_can_be_shown_and_read_and_the_remedy_i
     assert result.exit_code == 3 and "--config broker.conf" in result.stderr
     cli.run("find", cli.store, "orders", "k", "--config", cli.config)
     checked = cli.run("check", cli.store)
-    assert checked.exit_code == 1 and "give them: --config broker.conf" in checked.stdout
+    assert checked.exit_code == 1 and "give the sizes of index files: --config broker.conf" in checked.stdout
     result = cli.run("repair", cli.store, "--yes")
     assert result.exit_code == 3 and "maxHashSlotNum, maxIndexNum" in result.stderr
     assert cli.run("repair", cli.store, "--yes", "--config", cli.config).exit_code == 0

@@ -53,6 +53,25 @@ def test_an_unknown_command_is_a_wrong_command_line(cli: Cli) -> None:
     assert cli.run("nix").exit_code == 2
 
 
+@pytest.mark.parametrize("name", ["bench", "delay", "dlq", "group", "lake", "pipeline", "topic"])
+def test_the_commands_of_a_command_are_summed_up_in_whole_sentences(cli: Cli, name: str) -> None:
+    listed = cli.ok(name, "--help").split("Commands:\n")[1]
+    assert "..." not in listed
+    assert listed.rstrip().endswith(".")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_a_closed_standard_stream_neither_ends_a_command_nor_takes_its_files(cli: Cli, closed: str) -> None:
+    """Otherwise the log gets the number of standard output, and what is printed is written over it."""
+    command = '"$0" -m mqlake put "$1" orders x --config "$2" '
+    done = subprocess.run(
+        ["sh", "-c", command + closed, sys.executable, cli.store, cli.config], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert cli.run("check", cli.store).exit_code == 0
+    assert "x" in cli.ok("read", cli.store, "orders")
+
+
 def test_help_loads_neither_rich_nor_pyarrow_and_the_package_not_even_click() -> None:
     loaded = "import sys; print([name for name in ('click', 'rich', 'pyarrow') if name in sys.modules])"
     package = subprocess.run([sys.executable, "-c", f"import mqlake; {loaded}"], capture_output=True, text=True)

@@ -84,6 +84,9 @@ def test_the_verdict_comes_first_then_each_kind_once_then_each_remedy_once(damag
         assert "record-crc (3 times)" in shown and "queue-missing" in shown
         remedies = [line for line in lines if f"mqlake repair {damaged.store}" in line]
         assert len(remedies) == len(set(remedies)) == 2, "one for records, one for the seal"
+        assert "--json prints every one" in shown
+    each = damaged.run("check", damaged.store, "--json").stdout.splitlines()
+    assert sum(json.loads(line).get("what") == "record-crc" for line in each) == 3
 
 
 def test_findings_that_were_only_counted_are_in_the_count() -> None:

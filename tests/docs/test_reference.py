@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import re
 from pathlib import Path
 
@@ -47,3 +48,15 @@ def test_every_public_name_is_on_a_page_of_the_reference() -> None:
     errors = {name for name in errors if issubclass(getattr(mqlake, name), mqlake.StoreError)}
     missing = [name for name in mqlake.__all__ if name not in errors and not re.search(rf"\b{name}\b", everything)]
     assert missing == ["__version__"]
+
+
+def test_the_examples_in_docstrings_of_the_reference_are_shown_as_code() -> None:
+    """Markdown shows as code what is indented by four more columns than the text around it."""
+    wrong = []
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in PAGES.glob("*.md"))
+    for name in re.findall(r"^::: (\S+)", pages, re.MULTILINE):
+        named = pkgutil.resolve_name(name)
+        for thing in (named, *vars(named).values()):
+            text = inspect.getdoc(thing) or ""
+            wrong += [f"{name}: {line}" for line in re.findall(r"^(?:async )?(?:with|for) .*:$", text, re.MULTILINE)]
+    assert wrong == []

@@ -96,6 +96,26 @@ def test_one_message_is_reported_in_the_singular_and_drawn() -> None:
     assert any("1 per millisecond" in title for title in page.titles), "not 1,000 per second"
 
 
+@pytest.mark.parametrize(
+    ("apart_ms", "told"),
+    [(1_000, "per second"), (60_000, "per minute"), (3_600_000, "per hour"), (86_400_000, "per day")],
+)
+def test_a_rate_is_counted_by_a_unit_that_gives_it_a_number(apart_ms: int, told: str) -> None:
+    steps = [Step(NOW + n * apart_ms, 1, 100) for n in range(12)]
+    page = Page(render(replace(one_message(), steps=steps, step_ms=1_000, messages=12)))
+    assert f"Messages {told}" in page.text and f"Bytes {told}" in page.text
+
+
+def test_the_numbers_on_an_axis_differ() -> None:
+    year = 365 * 86_400_000
+    for apart_ms in (7, 900, 40_000, 3_000_000, 86_400_000, year):
+        steps = [Step(NOW + n * apart_ms, 1, 130) for n in range(11)]
+        text = render(replace(one_message(), steps=steps, step_ms=1, messages=11))
+        for axis in re.findall(r'<div class="y".*?</div>', text):
+            shown = re.findall(r">([^<]+)</span>", axis)
+            assert len(shown) == len(set(shown)) > 1, (apart_ms, shown)
+
+
 def test_many_topics_show_as_the_largest_and_a_sum_of_the_others_with_their_rows_folded_away() -> None:
     report = SAMPLES["many"]()
     page = Page(render(report))
@@ -218,6 +238,7 @@ def test_a_few_messages_of_a_wrong_clock_do_not_squeeze_all_others_into_one_bar(
     assert "not drawn: 1 message before and 2 messages after this time" in Page(render(report)).text
     few = [Step(0, 1, 1), *steps[1:4]]
     assert times.axis_of(few, 1_000).before == 0, "one of three hundred counts"
+    assert times.axis_of([Step(0, 1, 1), *steps[1:8]], 1_000).before == 1, "one of seven hundred does not"
 
 
 def test_times_have_milliseconds_only_where_seconds_are_equal() -> None:

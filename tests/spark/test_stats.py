@@ -139,6 +139,17 @@ def test_a_report_shows_all_that_was_found(found: Stats, fleet: list[Path]) -> N
     assert all(store.log_end == store.counted_end for store in made.stores)
 
 
+def test_a_report_does_not_take_rocketmqs_own_bookkeeping_for_lag(tmp_path: Path) -> None:
+    with open_small(tmp_path / "store") as store:
+        for topic in ("orders", "RMQ_SYS_TRANS_HALF_TOPIC"):
+            store.put_as_is(Message(topic, b"1", queue_id=0))
+    offsets = {"orders@billing": {"0": 0}, "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS": {"0": 0}}
+    (tmp_path / "store" / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": offsets}))
+    counted = stats_here([str(tmp_path / "store")])
+    assert len(counted.lag) == 2
+    assert [(row.group, row.messages) for row in report_of(counted).lag] == [("billing", 1)]
+
+
 def test_a_report_is_named_after_its_stores_and_follows_each_topic_over_time(found: Stats, fleet: list[Path]) -> None:
     made = report_of(found)
     assert made.title == "a and b"

@@ -389,3 +389,44 @@ def test_a_look_up_of_what_no_message_can_have_is_refused(tmp_path: Path) -> Non
                 store.find(topic, key)
         with pytest.raises(UnknownTopic, match="it has 1 topic: "):
             store.read("nope")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"queue_id": "0"}, "queue_id = '0': must be a whole number"),
+        ({"start": "0"}, "start = '0': must be a whole number"),
+        ({"start": 1.0}, "start = 1.0: must be a whole number"),
+        ({"limit": "2"}, "limit = '2': must be a whole number, 0 or more"),
+        ({"limit": -1}, "limit = -1: must be a whole number, 0 or more"),
+    ],
+    ids=str,
+)
+def test_a_read_names_the_argument_that_is_no_number(store: MessageStore, arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        store.read("orders", **arguments)
+    assert str(caught.value) == told
+
+
+def test_numbers_of_other_types_are_numbers(store: MessageStore) -> None:
+    class Number:
+        def __index__(self) -> int:
+            return 1
+
+    assert [m.queue_offset for m in store.read("orders", start=cast(int, Number()), limit=cast(int, Number()))] == [1]
+
+
+@pytest.mark.parametrize("key", [17, b"17", None], ids=repr)
+def test_a_key_that_is_no_text_is_refused_by_a_look_up(store: MessageStore, key: Any) -> None:
+    with pytest.raises(InvalidMessage) as caught:
+        store.find("orders", key)
+    assert str(caught.value) == f"key: found {key!r}; expected a text, of type str"
+
+
+@pytest.mark.parametrize("value", ["false", "no", 0, None], ids=repr)
+def test_a_switch_is_true_or_false_and_no_text(tmp_path: Path, value: Any) -> None:
+    """The text "false" would turn it on."""
+    with pytest.raises(InvalidConfig) as caught:
+        MessageStore.open(tmp_path / "new", flush=FlushConfig(sync=value))
+    assert str(caught.value) == f"sync = {value!r}: must be True or False"
+    assert not (tmp_path / "new").exists()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from mqlake import CommitLogConfig, InvalidMessage, Message, MessageStore
+from mqlake.kernel import reference
 from tests.helpers import LOG_FILE, bodies, covers, message, open_small
 
 LIMIT = 4 << 20
@@ -255,3 +256,11 @@ def test_the_ends_of_the_calendar_are_no_delivery_time_and_can_be_looked_up(
 
 def test_a_message_with_a_wrong_body_can_be_shown() -> None:
     assert "None" in repr(Message("orders", None)) and "2 bytes" in repr(Message("orders", b"17"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tags", [3, 0, ["a"], b"a", True], ids=repr)
+def test_a_tag_that_is_no_text_is_named_as_the_tag(tags: Any) -> None:
+    for kind in (Message, reference.Message):
+        with pytest.raises(InvalidMessage) as caught:
+            kind("orders", b"x", tags=tags)
+        assert str(caught.value) == f"tags: found {tags!r}; expected one tag of type str"

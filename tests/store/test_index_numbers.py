@@ -84,7 +84,7 @@ def test_what_needs_no_index_works_without_it(tmp_path: Path) -> None:
 def test_an_index_is_not_rebuilt_with_unknown_counts(tmp_path: Path) -> None:
     path = spoilt(made(tmp_path / "s", 30, 400, 100))
     (row,) = check(path).findings
-    assert (row.what, row.remedy) == ("index-numbers", "give them: --config broker.conf")
+    assert (row.what, row.remedy) == ("index-numbers", "give the sizes of index files: --config broker.conf")
     for build in (lambda: repair(path), lambda: Rebuild(path, None, StoreConfig())):
         with pytest.raises(InvalidConfig, match=r"maxHashSlotNum, maxIndexNum = .*--config broker\.conf"):
             build()

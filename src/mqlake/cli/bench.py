@@ -12,13 +12,13 @@ import click
 
 import mqlake
 from mqlake.cli import show
-from mqlake.cli.options import byte_count, json_option
+from mqlake.cli.options import Subcommands, byte_count, json_option
 from mqlake.kernel import KERNEL
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-@click.group()
+@click.group(cls=Subcommands)
 def bench() -> None:
     """Measure mqlake, or the disk itself, on your own disk."""
 

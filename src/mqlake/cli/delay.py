@@ -8,12 +8,12 @@ import click
 from rich.text import Text
 
 from mqlake.cli import show
-from mqlake.cli.options import json_option, open_existing, open_reader, store_command
+from mqlake.cli.options import Subcommands, json_option, open_existing, open_reader, store_command
 from mqlake.delivery.later.waiting import Waiting
 from mqlake.delivery.properties import REAL_QUEUE_ID, REAL_TOPIC
 
 
-@click.group()
+@click.group(cls=Subcommands)
 def delay() -> None:
     """Show or cancel messages that are to be delivered later."""
 

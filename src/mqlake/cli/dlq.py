@@ -9,12 +9,12 @@ import click
 
 from mqlake import MessageStore, StoredMessage
 from mqlake.cli import show
-from mqlake.cli.options import group_argument, json_option, open_existing, open_reader, store_command
+from mqlake.cli.options import Subcommands, group_argument, json_option, open_existing, open_reader, store_command
 from mqlake.delivery.later.retry import groups_with_dead_letters
 from mqlake.delivery.registry.system_topics import dead_letter_topic
 
 
-@click.group()
+@click.group(cls=Subcommands)
 def dlq() -> None:
     """List, show or resend dead letters: messages that a group failed to process in all tries."""
 

@@ -78,6 +78,8 @@ def print_report(report: CheckReport) -> None:
     if kinds:
         console.print()
         _print_kinds(console, kinds)
+        if any(kind.total > 1 for kind in kinds):
+            console.print(Text("\nOf repeated findings the first is shown; --json prints every one."))
     told = remedies(report)
     if told:
         console.print()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from mqlake.cli import show
-from mqlake.cli.options import json_option, open_existing, open_reader, open_writer, store_command
+from mqlake.cli.options import Subcommands, json_option, open_existing, open_reader, open_writer, store_command
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -35,7 +35,7 @@ def _settings(command: Command) -> Command:
     return command
 
 
-@click.group()
+@click.group(cls=Subcommands)
 def group() -> None:
     """Create, change, delete or list consumer groups."""
 

@@ -11,7 +11,7 @@ import click
 from mqlake.cli import show
 from mqlake.cli.archive import schemas_of, show_typed
 from mqlake.cli.main import EXIT_NOTHING_FOUND
-from mqlake.cli.options import json_option
+from mqlake.cli.options import Subcommands, json_option
 from mqlake.cli.spark import master_option, spark_session
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 lake_argument = click.argument("lake")
 
 
-@click.group()
+@click.group(cls=Subcommands)
 def lake() -> None:
     """Show, check and search the archive that `mqlake archive` writes."""
 

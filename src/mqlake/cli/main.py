@@ -237,8 +237,21 @@ def mqlake(verbose: bool) -> None:
     logging.basicConfig(level=logging.INFO if verbose else logging.ERROR, format="mqlake: %(message)s")
 
 
+def hold_standard_streams() -> None:
+    """Open standard streams that the caller has closed (`>&-`): else a file of the store would get their number."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
+
+
 def main() -> None:
     """Run the command line. Never returns."""
+    hold_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a locale without some letter must not end a command
             stream.reconfigure(errors="backslashreplace")

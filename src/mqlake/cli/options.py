@@ -20,8 +20,19 @@ UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 STORE = click.Path(path_type=Path, readable=False)
 """Whether it can be read is found out by the command, whose error is that of a store, not of the command line."""
+NEVER_CUT = 1_000
+"""Longer than the summary of any command."""
 _AGO = re.compile(r"(\d+)([smhd])")
 _SIZE = re.compile(r"(\d+)([kmg]?)(?:i?b)?", re.IGNORECASE)
+
+
+class Subcommands(click.Group):
+    """A command with commands of its own. Its --help shows their summaries whole, which click would cut off."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, command.get_short_help_str(NEVER_CUT)) for name, command in sorted(self.commands.items())]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 def store_command(command: Command) -> Command:

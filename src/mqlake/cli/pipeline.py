@@ -15,7 +15,7 @@ import click
 
 from mqlake.cli import show
 from mqlake.cli.main import EXIT_STORE_ERROR
-from mqlake.cli.options import json_option
+from mqlake.cli.options import Subcommands, json_option
 from mqlake.cli.spark import spark_session
 from mqlake.runtime.flag import Flag
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 lake_option = click.option("--lake", required=True, help="The lake: a folder, s3://…, gs://… or az://…")
 
 
-@click.group()
+@click.group(cls=Subcommands)
 def pipeline() -> None:
     """Run logs through check, archive, index and stats into a lake, each record exactly once."""
 

@@ -17,7 +17,8 @@ from mqlake.replication.promotion import promote as make_master
     "masters",
     multiple=True,
     metavar="HOST:PORT",
-    help="An address of the old master, its replication or its broker; may be given more than once. None may answer.",
+    help="An address of the old master, its replication or its broker; may be given more than once. If one of them "
+    "answers, nothing is done.",
 )
 @click.option(
     "--gone",

@@ -8,13 +8,21 @@ from typing import Any
 import click
 
 from mqlake.cli import show
-from mqlake.cli.options import complete_topic, json_option, open_existing, open_reader, open_writer, store_command
+from mqlake.cli.options import (
+    Subcommands,
+    complete_topic,
+    json_option,
+    open_existing,
+    open_reader,
+    open_writer,
+    store_command,
+)
 from mqlake.delivery.registry.topics import Permission, Topic
 
 PERMISSIONS = {"r": Permission.READ, "w": Permission.WRITE, "rw": Permission.READ | Permission.WRITE}
 
 
-@click.group()
+@click.group(cls=Subcommands)
 def topic() -> None:
     """Create, change, delete or list topics."""
 

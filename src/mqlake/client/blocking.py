@@ -71,8 +71,10 @@ class Blocking:
 class Producer(Blocking):
     """Sends messages. Any thread may call it.
 
-    with Producer("127.0.0.1:9876") as producer:
-        producer.send(Message("orders", b"..", tags="created", keys=["17"]))
+    The end of the block closes it:
+
+        with Producer("127.0.0.1:9876") as producer:
+            producer.send(Message("orders", b"..", tags="created", keys=["17"]))
     """
 
     def __init__(
@@ -117,8 +119,8 @@ class Producer(Blocking):
     def transaction(self, message: Message, *, timeout_s: float | None = None) -> Transaction:
         """Send a message that consumers see only once its transaction is committed.
 
-        with producer.transaction(message):
-            ...  # what must happen together with the message
+            with producer.transaction(message):
+                ...  # what must happen together with the message
 
         The block's end commits; an error rolls back. If the decision does not reach the broker, it asks `check`.
         """
@@ -186,9 +188,11 @@ class Consumer(Blocking):
     """Reads topics for a group, together with the group's other members in any process. One thread at a time uses it;
     other threads may call `commit` and `close`.
 
-    with Consumer("127.0.0.1:9876", "billing", "orders", filter="created || paid") as consumer:
-        for message in consumer:
-            handle(message)
+    The end of the block closes it:
+
+        with Consumer("127.0.0.1:9876", "billing", "orders", filter="created || paid") as consumer:
+            for message in consumer:
+                handle(message)
     """
 
     def __init__(

@@ -48,9 +48,11 @@ class Taken(NamedTuple):
 class AsyncConsumer:
     """Reads topics for a group, for asyncio programs. Made in a running event loop.
 
-    async with AsyncConsumer("127.0.0.1:9876", "billing", "orders", filter="created || paid") as consumer:
-        async for message in consumer:
-            await handle(message)
+    The end of the block closes it:
+
+        async with AsyncConsumer("127.0.0.1:9876", "billing", "orders", filter="created || paid") as consumer:
+            async for message in consumer:
+                await handle(message)
     """
 
     def __init__(

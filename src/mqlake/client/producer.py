@@ -52,8 +52,10 @@ ELSEWHERE: Final = MAY_PASS | {ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NO
 class AsyncProducer:
     """Sends messages, for asyncio programs. Made in a running event loop.
 
-    async with AsyncProducer("127.0.0.1:9876") as producer:
-        await producer.send(Message("orders", b"..", tags="created", keys=["17"]))
+    The end of the block closes it:
+
+        async with AsyncProducer("127.0.0.1:9876") as producer:
+            await producer.send(Message("orders", b"..", tags="created", keys=["17"]))
     """
 
     def __init__(
@@ -202,8 +204,8 @@ class AsyncProducer:
     async def transaction(self, message: Message, *, timeout_s: float | None = None) -> AsyncTransaction:
         """Send a message that consumers see only once its transaction is committed.
 
-        async with await producer.transaction(message):
-            ...  # what must happen together with the message
+            async with await producer.transaction(message):
+                ...  # what must happen together with the message
 
         The block's end commits; an error rolls back. If the decision does not reach the broker, it asks `check`.
         """

@@ -49,26 +49,32 @@ PROMISES = {
     "record-zero": Promise(ERROR, "what was here is lost; readers skip it", REPAIR),
     "record-header": Promise(ERROR, "its message has a wrong queue, queue offset or state", REPAIR),
     "record-host": Promise(WARNING, "RocketMQ cannot decode the record; its clients stop here", REPAIR),
-    "number-gap": Promise(ERROR, "these queue offsets are lost, or were never stored", "look for them in a backup"),
-    "number-repeat": Promise(ERROR, "one message hides another in its queue", "read both by physical offset"),
+    "number-gap": Promise(
+        ERROR, "these queue offsets are lost, or were never stored", "look in a backup for the lost queue offsets"
+    ),
+    "number-repeat": Promise(ERROR, "one message hides another in its queue", "read both messages by physical offset"),
     "tail-lost": Promise(ERROR, "messages at the end of the log are lost", REPAIR),
     "file-missing": Promise(ERROR, "all messages of the file are lost, and the store does not open", REPAIR),
     "file-misnamed": Promise(ERROR, "its messages cannot be read under this name", REPAIR),
     "file-apart": Promise(
-        ERROR, "its messages are lost: files between it and the log are missing", f"put those back, else {REPAIR}"
+        ERROR,
+        "its messages are lost: files between it and the log are missing",
+        f"put the missing files back, else {REPAIR}",
     ),
     "file-short": Promise(WARNING, "the store does not open", REPAIR),
     "file-long": Promise(WARNING, "the store does not open", REPAIR),
     "file-empty": Promise(WARNING, "RocketMQ 4.9 does not start", REPAIR),
     "file-surplus": Promise(WARNING, "not part of the log; the store may not open, or have a wrong end", REPAIR),
-    "file-foreign": Promise(WARNING, "the store does not open", "move it away, or mqlake repair"),
+    "file-foreign": Promise(WARNING, "the store does not open", "move the file away, or mqlake repair"),
     "file-irregular": Promise(WARNING, "the store does not open, or its readers block for ever", REPAIR),
     "file-ahead": Promise(NOTE, "none: RocketMQ creates the next file in advance", NOTHING_TO_DO),
     "marker": Promise(WARNING, "the marker gives a wrong length for the rest of the file", REPAIR),
-    "torn-tail": Promise(WARNING, "the torn tail from an unclean stop is cut off", "open it, or mqlake repair"),
+    "torn-tail": Promise(WARNING, "the torn tail from an unclean stop is cut off", "open the store, or mqlake repair"),
     "tail-dirty": Promise(WARNING, "bytes after the end could be taken for records", REPAIR),
     "seal-broken": Promise(ERROR, "a record here is not what was put; no CRC of its own shows it", HEAL),
-    "seal-file": Promise(WARNING, "changes in its log file are not noticed", "open it: it is sealed again"),
+    "seal-file": Promise(
+        WARNING, "changes in its log file are not noticed", "open the store: the log file is sealed again"
+    ),
     "seal-stale": Promise(NOTE, "none: another program has written since, and opening drops them", NOTHING_TO_DO),
     "time-order": Promise(NOTE, "look-ups by time may miss messages", NOTHING_TO_DO),
     "queue-missing": Promise(WARNING, "its messages are not delivered", REBUILT),
@@ -79,7 +85,9 @@ PROMISES = {
     "queue-hole": Promise(WARNING, "RocketMQ fails here, or skips messages", REPAIR),
     "queue-tail": Promise(WARNING, "bytes after the end could be taken for entries", REBUILT),
     "index-file-size": Promise(WARNING, "keys are not found, or the store does not open", REBUILT),
-    "index-numbers": Promise(WARNING, "keys are not found, and the index is not checked", "give them: " + CONFIGURE),
+    "index-numbers": Promise(
+        WARNING, "keys are not found, and the index is not checked", "give the sizes of index files: " + CONFIGURE
+    ),
     "index-header": Promise(WARNING, "keys may not be found", REBUILT),
     "index-chain": Promise(WARNING, "keys may not be found", REBUILT),
     "index-entry": Promise(WARNING, "a look-up reads a wrong record, and its own key is not found", REBUILT),
@@ -94,8 +102,10 @@ PROMISES = {
     "settings": Promise(WARNING, "the sizes of index files must be configured", REPAIR),
     "scars": Promise(WARNING, "known damage is searched for at each opening", REPAIR),
     "deleted-topics": Promise(WARNING, "none: its other copy is used", REPAIR),
-    "deleted-topics-lost": Promise(ERROR, "deleted topics may come back", "delete them again after mqlake repair"),
-    "abort": Promise(NOTE, "the next opening recovers", "open it"),
+    "deleted-topics-lost": Promise(
+        ERROR, "deleted topics may come back", "delete the topics again after mqlake repair"
+    ),
+    "abort": Promise(NOTE, "the next opening recovers", "open the store"),
     "config-json": Promise(WARNING, "its .bak is used, here and by RocketMQ", REPAIR),
     "config-absent": Promise(NOTE, "none: its .bak is used, and the next change writes it", NOTHING_TO_DO),
     "config-lost": Promise(ERROR, "its contents are lost", "mqlake repair moves it away; restore it from a backup"),

@@ -84,8 +84,11 @@ A message to be stored. `tags` and `keys` are written as the properties that Roc
         self.properties = {} if properties is None else dict(properties)
         if keys or isinstance(keys, int):  # 0 is no key, but it was meant as one
             self.properties[KEYS] = keys if type(keys) is str else join_keys(keys)
-        if tags:
-            self.properties[TAGS] = tags
+        if tags is not None:
+            if not isinstance(tags, str):
+                raise InvalidMessage("tags", repr(tags), "one tag of type str")
+            if tags:
+                self.properties[TAGS] = tags
         if deliver_at is not None or delay_s is not None or delay_level is not None:
             self.properties.update(delay_properties(deliver_at, delay_s, delay_level))
         self.flag = <int32_t> whole_number("flag", flag, INT32_MAX)

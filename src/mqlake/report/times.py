@@ -21,6 +21,8 @@ MAX_BARS = 120
 MIN_BARS = 10
 FEW = 1_000
 """One message in so many, at each end, may lie outside the axis …"""
+ENOUGH = 500
+"""… and one alone of so many …"""
 FAR = 20
 """… if the axis would have to be so many times as long to show them: clocks that were wrong for a moment."""
 
@@ -66,6 +68,27 @@ def _text(ms: int, form: str) -> str:
 # ---- the axis
 
 
+class Unit(NamedTuple):
+    """What a rate is counted by."""
+
+    ms: int
+    name: str
+    sign: str
+
+
+UNITS = (Unit(SECOND, "second", "s"), Unit(MINUTE, "minute", "min"), Unit(HOUR, "hour", "h"), Unit(DAY, "day", "d"))
+
+
+def rate_unit(most: int, width_ms: int) -> Unit | None:
+    """Return the shortest unit that the fullest step, of `most` messages, has one message of.
+
+    None if a step is shorter than a second, whose rate per second would be a number that never was, or if there is
+    less than one message a day: what is in each step is shown then.
+    """
+    fitting = (unit for unit in UNITS if most * unit.ms >= width_ms)
+    return None if width_ms < SECOND else next(fitting, None)
+
+
 class Axis(NamedTuple):
     """Equal steps of `width` ms in [start, end), and how many messages lie outside."""
 
@@ -100,7 +123,8 @@ def axis_of(steps: Sequence[Step], step_ms: int, *, most: int = MAX_BARS, least:
 
 def _core(steps: Sequence[Step]) -> tuple[int, int]:
     """Return the first and the last step to show: all of them, unless a few lie far away."""
-    few = sum(step.messages for step in steps) // FEW
+    total = sum(step.messages for step in steps)
+    few = max(total // FEW, int(total >= ENOUGH))
     low = _skipped([step.messages for step in steps], few)
     high = len(steps) - 1 - _skipped([step.messages for step in reversed(steps)], few)
     whole, core = (steps[end].time_ms - steps[start].time_ms for start, end in ((0, len(steps) - 1), (low, high)))

@@ -10,7 +10,7 @@ from mqlake.report.blocks import counted, details, figures, section
 from mqlake.report.charts import Bar, Label, columns
 from mqlake.report.data import Bucket, Report
 from mqlake.report.scales import NBSP
-from mqlake.report.times import SECOND, Axis, moments, rebinned, time_ticks
+from mqlake.report.times import Axis, moments, rate_unit, rebinned, time_ticks
 
 PERCENTILES = ((0.5, "median"), (0.9, f"90{NBSP}%"), (0.99, f"99{NBSP}%"), (0.999, f"99.9{NBSP}%"))
 
@@ -39,7 +39,8 @@ def tiles(report: Report) -> str:
     if report.lag:
         shown.append((scales.short(lag), "messages of lag", "", scales.count(lag)))
     harm = len(report.damage)
-    shown.append((scales.short(harm) if harm else "none", "damage found", "bad" if harm else "good", ""))
+    places = "damaged place" if harm == 1 else "damaged places"
+    shown.append((scales.short(harm), places, "bad", "") if harm else ("none", "damage found", "good", ""))
     return f'<div class="tiles">{"".join(_tile(*tile) for tile in shown)}</div>'
 
 
@@ -58,8 +59,8 @@ def traffic(report: Report) -> str:
     span = axis.end - axis.start
     labels = [Label(100 * (at - axis.start) / span, text) for at, text in time_ticks(axis.start, axis.end)]
     times = moments([step.time_ms for step in steps])
-    # A rate per second of a few milliseconds would be a number that never was: show what is in each step instead.
-    per, factor = ("second", SECOND / axis.width) if axis.width >= SECOND else (_step_name(axis.width), 1)
+    unit = rate_unit(max(step.messages for step in steps), axis.width)
+    per, factor = (unit.name, unit.ms / axis.width) if unit is not None else (_step_name(axis.width), 1)
     rates = [step.messages * factor for step in steps]
     flows = [step.bytes * factor for step in steps]
     charts = (
@@ -75,7 +76,7 @@ def traffic(report: Report) -> str:
             text=text,
             base=base,
             tone=tone,
-            whole=factor == 1 and base == 10,
+            whole=unit is None and base == 10,
         )
         for name, values, text, base, tone in charts
     )
@@ -84,9 +85,10 @@ def traffic(report: Report) -> str:
         (time, scales.count(step.messages), scales.size(step.bytes), scales.short(rate), scales.size(flow))
         for time, step, rate, flow in zip(times, steps, rates, flows, strict=True)
     ]
-    heads = ["from", "messages>", "bytes>", "messages/s>", "bytes/s>"]
-    shown = len(heads) if factor != 1 else 3  # without rates, where the charts have none
-    return section("Traffic", note, drawn, details("The numbers", heads[:shown], [row[:shown] for row in rows]))
+    heads = ["from", "messages>", "bytes>"]
+    if unit is not None and factor != 1:  # else a rate is what is in a step
+        heads += [f"messages/{unit.sign}>", f"bytes/{unit.sign}>"]
+    return section("Traffic", note, drawn, details("The numbers", heads, [row[: len(heads)] for row in rows]))
 
 
 def _step_name(width: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, SupportsIndex
 
 from mqlake.codec.index_entry import key_hash, key_text
 from mqlake.codec.message_id import decode_message_id
@@ -76,6 +76,8 @@ def read_settled(
     port: Followed, topic: str, queue_id: int, start: int, limit: int, max_bytes: int, wait_s: float
 ) -> list[StoredMessage]:
     """Read a queue. If there is less than asked for, let dispatch come to what was put before; then wait for more."""
+    if not (type(queue_id) is type(start) is type(limit) is int and limit >= 0):
+        queue_id, start, limit = _whole("queue_id", queue_id), _whole("start", start), _whole("limit", limit, 0)
     port.follow()
     reader, before = port.reader, port.reach
     messages: list[StoredMessage]
@@ -96,6 +98,13 @@ def read_settled(
         port.wait_until(lambda: reader.end_of(topic, queue_id) > start, wait_s)
         messages = reader.read(topic, queue_id, start, limit, max_bytes)
     return messages
+
+
+def _whole(name: str, value: object, least: int | None = None) -> int:
+    """Return an argument as an int, numpy's too; raise InvalidConfig if it is none."""
+    if not isinstance(value, SupportsIndex) or (least is not None and value.__index__() < least):
+        raise InvalidConfig(name, value, f"must be a whole number{'' if least is None else f', {least} or more'}")
+    return value.__index__()
 
 
 class Fetched(NamedTuple):
@@ -462,6 +471,8 @@ class Reader:
         """Return the newest `limit` messages that have a key and are still in the log, in log order."""
         index, files = self._index, self._files
         for name, text in (("topic", topic), ("tag" if tag else "key", key)):
+            if type(text) is not str and not isinstance(text, str):  # the first alone is quicker
+                raise InvalidMessage(name, repr(text), "a text, of type str")
             if not text.isascii() and not _is_text(text):
                 raise InvalidMessage(name, repr(text), "text without lone surrogates, as every message has it")
         if index is None:

@@ -47,9 +47,11 @@ class Taken(NamedTuple):
 class Consumer:
     """Reads topics for a group. Created by `MessageStore.consumer`.
 
-    with store.consumer("billing", "orders", filter="created || paid") as consumer:
-        for message in consumer:
-            handle(message)
+    The end of the block closes it:
+
+        with store.consumer("billing", "orders", filter="created || paid") as consumer:
+            for message in consumer:
+                handle(message)
     """
 
     def __init__(

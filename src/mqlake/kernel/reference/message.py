@@ -78,8 +78,11 @@ class Message:
         self.properties = {} if properties is None else dict(properties)
         if keys or isinstance(keys, int):  # 0 is no key, but it was meant as one
             self.properties[KEYS] = keys if isinstance(keys, str) else join_keys(keys)
-        if tags:
-            self.properties[TAGS] = tags
+        if tags is not None:
+            if not isinstance(tags, str):
+                raise InvalidMessage("tags", repr(tags), "one tag of type str")
+            if tags:
+                self.properties[TAGS] = tags
         if deliver_at is not None or delay_s is not None or delay_level is not None:
             self.properties.update(delay_properties(deliver_at, delay_s, delay_level))
         self.flag = whole_number("flag", flag, INT32_MAX)

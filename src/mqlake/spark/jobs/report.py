@@ -34,6 +34,7 @@ from mqlake.spark.jobs.report_lake import lake_facts
 from mqlake.spark.jobs.report_topics import TREND_STEPS, topic_facts
 from mqlake.spark.jobs.stats import Stats, stats
 from mqlake.spark.jobs.stats_rows import latency_at, latency_buckets
+from mqlake.spark.topics import is_internal
 from mqlake.store.gates import Gates
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def _top_keys(found: Stats) -> list[TopKey]:
 
 
 def _lag(found: Stats) -> list[LagFacts]:
+    """Return the lag of groups. RocketMQ itself always lags in its own topics, which no other part of the page has."""
     groups = ["store", "consumer_group", "topic"]
     sums = found.lag.group_by(groups).aggregate([("queue_id", "count"), ("lag", "sum"), ("waiting_since", "min")])
     return [
@@ -133,6 +135,7 @@ def _lag(found: Stats) -> list[LagFacts]:
             None if row["waiting_since_min"] is None else round(row["waiting_since_min"].timestamp() * 1000),
         )
         for row in sums.to_pylist()
+        if not is_internal(row["topic"])
     ]
 
 
