@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mqlake.cli.answers import TABLE_ROWS, write_csv, write_json, write_table
 from mqlake.errors import NotAStore
 from mqlake.files.place import exists, local_path
 
 if TYPE_CHECKING:
-    from duckdb.sqltypes import DuckDBPyType
-
     from mqlake.embedded.tables import EmbeddedTables
 
 SMALL_BYTES = 2 << 30
 """Logs up to this size are read here: Spark takes longer to start than this takes to scan (docs/pipeline.md)."""
 NUMBERS = re.compile(r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL.*)")
-HUGE = ("hugeint", "uhugeint")
-"""DuckDB's type of a sum of whole numbers, which Arrow has as a decimal."""
-Shape = Callable[[Any], Any]
-_TIME = re.compile(r"(-?\d+-\d\d-\d\d) (\d\d:\d\d:\d\d)(?:\.(\d+))?(?:([+-]\d\d)(?::?(\d\d))?)?( \(BC\))?")
 
 
 def folders_of(stores: Sequence[str]) -> list[str]:
@@ -75,12 +68,14 @@ class EmbeddedAnswers:
 
     def answer(self, text: str) -> int:
         """Print the rows of a query; return how many there were."""
+        from mqlake.embedded.values import shape_of, shaped
+
         found = self._tables.query(text)
         if found is None:
             return 0
         names, kinds, rows = self._tables.rows_of(found)
-        shapes = [_shape(kind, with_zone=self._form != "table") for kind in kinds]
-        shown = ([_shaped(shape, value) for shape, value in zip(shapes, row, strict=True)] for row in rows)
+        shapes = [shape_of(kind, with_zone=self._form != "table") for kind in kinds]
+        shown = ([shaped(shape, value) for shape, value in zip(shapes, row, strict=True)] for row in rows)
         if self._form == "table":
             are_numbers = [NUMBERS.fullmatch(str(kind)) is not None for kind in kinds]
             return write_table(names, are_numbers, list(itertools.islice(shown, TABLE_ROWS + 1)))
@@ -88,48 +83,3 @@ class EmbeddedAnswers:
 
     def columns(self, table: str) -> Iterator[tuple[str, str, str]]:
         return ((name, kind.lower(), "") for name, kind in self._tables.columns_of(table))
-
-
-def _shape(kind: DuckDBPyType, *, with_zone: bool) -> Shape | None:
-    """Return what makes a value of this type as Spark would print it: sums of whole numbers as such, times with or
-    without their zone, also inside of others. None if it is so already."""
-    from mqlake.embedded.tables import is_time, parts_of
-
-    if is_time(kind):
-        return partial(_time, with_zone=with_zone)
-    if kind.id in HUGE:
-        return int
-    if kind.id == "list":
-        item = _shape(parts_of(kind)[0][1], with_zone=with_zone)
-        return item and (lambda values: [_shaped(item, value) for value in values])
-    if kind.id == "map":
-        (_, names), (_, items) = parts_of(kind)
-        name = _shape(names, with_zone=True)  # without its zone, two keys may have the same text
-        item = _shape(items, with_zone=with_zone)
-        if name is None and item is None:
-            return None
-        return lambda values: {_shaped(name, key): _shaped(item, value) for key, value in values.items()}
-    if kind.id == "struct":
-        fields = {of: _shape(child, with_zone=with_zone) for of, child in parts_of(kind)}
-        if not any(fields.values()):
-            return None
-        return lambda values: {of: _shaped(fields[of], value) for of, value in values.items()}
-    return None
-
-
-def _shaped(shape: Shape | None, value: Any) -> Any:
-    return value if shape is None or value is None else shape(value)
-
-
-def _time(text: str, *, with_zone: bool) -> str:
-    """Return a time that DuckDB wrote, in CSV and JSON (`with_zone`) in ISO format. Some times have no zone."""
-    found = _TIME.fullmatch(text)
-    if found is None:
-        return text
-    day, clock, fraction, hours, minutes, _ = found.groups()
-    if hours is None:
-        return f"{day}{'T' if with_zone else ' '}{clock}{f'.{fraction:0<6}' if fraction else ''}"
-    if not with_zone:
-        return f"{day} {clock}{f'.{fraction}' if fraction else ''}"
-    zone = "Z" if hours == "+00" and (minutes or "00") == "00" else f"{hours}:{minutes or '00'}"
-    return f"{day}T{clock}.{(fraction or ''):0<6}{zone}"

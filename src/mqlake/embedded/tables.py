@@ -10,13 +10,14 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 
 from mqlake.embedded.messages import SCHEMA, batches
 from mqlake.embedded.need import Need, need_of
+from mqlake.embedded.values import with_texts
 from mqlake.errors import QueryFailed
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class EmbeddedTables:
         names = list(found.columns)
         places = [f"c{place}" for place in range(len(names))]  # two columns of a query may have the same name
         texts = [
-            f"cast({place} as {_with_texts(kind)})" if "TIMESTAMP" in str(kind) else place
+            f"cast({place} as {with_texts(kind)})" if "TIMESTAMP" in str(kind) else place
             for place, kind in zip(places, kinds, strict=True)
         ]
         shown = found.query("answer", f"select {', '.join(texts)} from (select * from answer) t({', '.join(places)})")
@@ -152,30 +153,6 @@ class EmbeddedTables:
 
         splits = [split for path in self._paths for made in plans_of(path, None) for split in made.splits]
         return pa.concat_tables([ROWS.empty_table(), *map(stats_split, splits)])
-
-
-def is_time(kind: DuckDBPyType) -> bool:
-    return kind.id.startswith("timestamp")
-
-
-def parts_of(kind: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
-    """Return names and types of what lists, maps and structs of this type consist of."""
-    return [(name, cast("DuckDBPyType", of)) for name, of in kind.children]
-
-
-def _with_texts(kind: DuckDBPyType) -> str:
-    """Return a type with texts instead of the times in it."""
-    if is_time(kind):
-        return "VARCHAR"
-    if kind.id == "list":
-        return f"{_with_texts(parts_of(kind)[0][1])}[]"
-    if kind.id == "map":
-        keys, values = (_with_texts(of) for _, of in parts_of(kind))
-        return f"MAP({keys}, {values})"
-    if kind.id == "struct":
-        fields = (f'"{name.replace(chr(34), chr(34) * 2)}" {_with_texts(of)}' for name, of in parts_of(kind))
-        return f"STRUCT({', '.join(fields)})"
-    return str(kind)
 
 
 def failure(text: str) -> QueryFailed:
