@@ -29,6 +29,8 @@ STATISTICS = (
 )
 """Columns with min/max statistics, which tell readers which row groups and pages to skip."""
 ZSTD_LEVEL = 1
+SMALL_WRITES = 1 << 16
+"""Writes below this size are gathered: Arrow makes several for every page, and each would call Python."""
 SAMPLE_BYTES = 1 << 16
 SHRUNK = 0.95
 """Do not compress a column if compression leaves more than this fraction of its size."""
@@ -67,7 +69,8 @@ class ParquetFile:
             options["sorting_columns"] = pq.SortingColumn.from_ordering(schema, order)
         if bloom and _KNOWS_BLOOM:
             options["bloom_filter_options"] = {name: {"ndv": max(1, count)} for name, count in bloom.items()}
-        self._writer = pq.ParquetWriter(self._file, schema, **options)
+        self._gathered = pa.BufferedOutputStream(pa.PythonFile(self._file, "w"), SMALL_WRITES)
+        self._writer = pq.ParquetWriter(self._gathered, schema, **options)
 
     def write(self, table: pa.Table) -> None:
         """Write one row group."""
@@ -77,6 +80,7 @@ class ParquetFile:
     def close(self) -> Written:
         """Make content and name durable."""
         self._writer.close()
+        self._gathered.detach()
         self._file.commit()
         return Written(self._rows, self._file.size, self._file.crc)
 
