@@ -118,6 +118,23 @@ def test_a_lake_is_read_from_its_own_folder_whatever_its_name(spark: SparkSessio
     assert typed(spark, str(lake), "orders").count() == 20
 
 
+def test_a_look_up_by_key_alone_reads_only_row_groups_with_the_topics_of_its_hits(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Offsets cannot tell row groups apart: a file is ordered by topic, so each group spans nearly all of them."""
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    with open_small(store) as opened:
+        for number in range(60):
+            opened.put(Message(f"topic-{number % 6}", b"", keys=[f"k{number}", f"shared-{number % 4}"]))
+    archive(spark, str(store), str(lake))
+    by_key = union(spark, None, str(lake), keys="k13")
+    assert [row.topic for row in by_key.collect()] == ["topic-1"]
+    plan = by_key._jdf.queryExecution().toString()
+    assert "topic-1" in plan and "topic-2" not in plan
+    found = {row.topic for row in union(spark, None, str(lake), keys="shared-1").collect()}
+    assert found == {"topic-1", "topic-3", "topic-5"}
+
+
 def test_an_error_in_a_worker_is_raised_and_nothing_is_committed(spark: SparkSession, tmp_path: Path) -> None:
     store, lake = tmp_path / "store", tmp_path / "lake"
     write_store(store, 100)

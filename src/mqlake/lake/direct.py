@@ -4,8 +4,8 @@ Writing to the lake therefore does not push the log out of memory. It also costs
 page cache and writing back.
 
 Direct I/O needs whole blocks and page-aligned memory. So data is gathered in reused 4 MiB buffers. The last block is
-written whole and then truncated. While one buffer is written, the next is filled. On a file system without direct I/O
-the same writes go through the page cache.
+written whole and then truncated. While some buffers wait to be written, the next is filled: data comes in bursts, a row
+group at a time. On a file system without direct I/O the same writes go through the page cache.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import errno
 import fcntl
 import mmap
 import os
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from mqlake.kernel import crc32
 
 PIECE = 4 << 20
+MAX_WAITING = 4
+"""The most full buffers of a file that wait to be written: they are memory of the worker."""
 _spare: list[mmap.mmap] = []
 """Free buffers: allocating new memory costs more than filling it."""
 
@@ -34,7 +37,7 @@ class DirectFile:
         self._used = 0
         self._thread: ThreadPoolExecutor | None = None
         """Made only for files larger than one buffer."""
-        self._writing: Future[None] | None = None
+        self._writing: deque[Future[None]] = deque()
         self.size = 0
         self.crc = 0
         self.closed = False
@@ -76,16 +79,16 @@ class DirectFile:
         _spare.append(self._piece)
 
     def _write_in_background(self) -> None:
-        """Write the full buffer in a thread while the next one is filled."""
-        self._wait()
+        """Write the full buffer in a thread while the next ones are filled."""
+        self._wait(MAX_WAITING - 1)
         self._thread = self._thread or ThreadPoolExecutor(1)
-        self._writing = self._thread.submit(self._put_and_spare, self._piece, self._end_piece())
+        self._writing.append(self._thread.submit(self._put_and_spare, self._piece, self._end_piece()))
         self._piece = _take()
 
-    def _wait(self) -> None:
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
+    def _wait(self, left: int = 0) -> None:
+        """Wait until at most `left` buffers are not written yet. Raises what a write raised."""
+        while len(self._writing) > left:
+            self._writing.popleft().result()
 
     def _end_piece(self) -> int:
         """Add the gathered bytes to size and CRC. Return the file offset where they begin."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,8 +40,8 @@ class KeyLookup:
         self._storage = storage
         self._files = snapshot.files("index", store)
         self._covered = _covered(self._files)
-        self._hashes = hashes
-        self._offsets: list[int] | None = None
+        self._hashes = np.array(sorted(hashes), np.int32)
+        self._hits: tuple[list[int], set[int]] | None = None
 
     def covers(self, file: LakeFile) -> bool:
         """Return whether the index has the keys of all messages of a file."""
@@ -48,16 +49,33 @@ class KeyLookup:
 
     @property
     def offsets(self) -> list[int]:
-        """The physical offsets that the index has, ascending. Read on first use."""
-        if self._offsets is None:
-            bounds = [{"key_hash": (wanted, wanted)} for wanted in self._hashes]
-            found: set[int] = set()
+        """The physical offsets that the index has, ascending."""
+        return self._found()[0]
+
+    @property
+    def hashes(self) -> set[int]:
+        """Those of the hashes that the index has."""
+        return self._found()[1]
+
+    def _found(self) -> tuple[list[int], set[int]]:
+        """Return offsets and hashes. The index is read once, on first use."""
+        if self._hits is None:
+            bounds = [{"key_hash": (wanted, wanted)} for wanted in self._hashes.tolist()]
+            offsets, hashes = set[int](), set[int]()
             for file in self._files:
                 for rows in groups_within(self._storage, file, bounds, ["key_hash", "physical_offset"]):
-                    hits = pc.is_in(rows.column("key_hash"), value_set=pa.array(sorted(self._hashes), pa.int32()))
-                    found.update(rows.filter(hits).column("physical_offset").to_pylist())
-            self._offsets = sorted(found)
-        return self._offsets
+                    hits = self._matching(rows.column("key_hash").to_numpy())
+                    offsets.update(rows.column("physical_offset").take(hits).to_pylist())
+                    hashes.update(rows.column("key_hash").take(hits).to_pylist())
+            self._hits = sorted(offsets), hashes
+        return self._hits
+
+    def _matching(self, hashes: np.ndarray[Any, np.dtype[np.int32]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the places of the wanted hashes among those of a row group, which are sorted."""
+        firsts = np.searchsorted(hashes, self._hashes, "left")
+        ends = np.searchsorted(hashes, self._hashes, "right")
+        runs = [np.arange(first, end) for first, end in zip(firsts, ends, strict=True) if first < end]
+        return np.concatenate([np.empty(0, np.int64), *runs])
 
     def inside(self, file: LakeFile) -> list[int]:
         """Return the offsets in the range of a file."""

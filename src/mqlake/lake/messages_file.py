@@ -20,8 +20,9 @@ from mqlake.lake.storage import Storage
 from mqlake.lake.tables import MESSAGES
 from mqlake.store.scan import COLUMNS
 
-GROUP_BYTES = 2 << 20
-"""A topic pays for a row group of its own from about this size on: the group's statistics take a few kilobytes."""
+GROUP_BYTES = 8 << 20
+"""A topic pays for a row group of its own from about this size on. Half of the time to write a group of 2 MiB does not
+depend on its size; a reader of a small topic reads at most this much of others."""
 MAX_GROUP_BYTES = 32 << 20
 MANY_BATCHES = 16
 """More small batches than this are copied together before they are encoded."""

@@ -29,10 +29,15 @@ STATISTICS = (
 )
 """Columns with min/max statistics, which tell readers which row groups and pages to skip."""
 ZSTD_LEVEL = 1
+SMALL_WRITES = 1 << 16
+"""Writes below this size are gathered: Arrow makes several for every page, and each would call Python."""
 SAMPLE_BYTES = 1 << 16
 SHRUNK = 0.95
 """Do not compress a column if compression leaves more than this fraction of its size."""
-_KNOWS_BLOOM = "bloom_filter_options" in inspect.signature(pq.ParquetWriter.__init__).parameters
+PAGE_ROWS = 2048
+"""Rows of a page of sorted rows. A file is ordered by topic, so the rows of one hour are a few in each row group: with
+small pages a reader skips most of the others, and writing takes a few percent longer."""
+_KNOWN = inspect.signature(pq.ParquetWriter.__init__).parameters
 
 
 class Written(NamedTuple):
@@ -65,9 +70,12 @@ class ParquetFile:
         if sorted_by:
             order = [(name, "ascending") for name in sorted_by]
             options["sorting_columns"] = pq.SortingColumn.from_ordering(schema, order)
-        if bloom and _KNOWS_BLOOM:
+        if sorted_by and "max_rows_per_page" in _KNOWN:
+            options["max_rows_per_page"] = PAGE_ROWS
+        if bloom and "bloom_filter_options" in _KNOWN:
             options["bloom_filter_options"] = {name: {"ndv": max(1, count)} for name, count in bloom.items()}
-        self._writer = pq.ParquetWriter(self._file, schema, **options)
+        self._gathered = pa.BufferedOutputStream(pa.PythonFile(self._file, "w"), SMALL_WRITES)
+        self._writer = pq.ParquetWriter(self._gathered, schema, **options)
 
     def write(self, table: pa.Table) -> None:
         """Write one row group."""
@@ -77,6 +85,7 @@ class ParquetFile:
     def close(self) -> Written:
         """Make content and name durable."""
         self._writer.close()
+        self._gathered.detach()
         self._file.commit()
         return Written(self._rows, self._file.size, self._file.crc)
 

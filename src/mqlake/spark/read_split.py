@@ -81,11 +81,13 @@ class FileVanished(ChangedUnderRead):
 class SplitScan(Scan):
     """A scan that proves that it reached the split's end, and records the damage it skipped."""
 
+    batch_bytes = BATCH_BYTES
+
     def __init__(
         self, options: SourceOptions, split: Split, columns: tuple[str, ...], *, check_crc: bool = True
     ) -> None:
         on_damage = "fail" if options.on_damage == "fail" else "skip"
-        super().__init__(columns, BATCH_BYTES, True, split.topics, on_damage, check_crc)  # type: ignore[arg-type]
+        super().__init__(columns, self.batch_bytes, True, split.topics, on_damage, check_crc)  # type: ignore[arg-type]
         self._split = split
         self._tags = options.tags
         self._layout = Layout(Path(split.store))

@@ -29,6 +29,7 @@ DEFAULT_COLUMNS = (STORE, *SCANNED)
 ALL_COLUMNS = (*DEFAULT_COLUMNS, RAW_BODY)
 FARTHEST_MS = (2**63 - 1) // 1000
 """The farthest time before or after 1970 that fits in microseconds."""
+MICROSECONDS = pa.timestamp("us", "UTC")
 OF_DAMAGE = (STORE, "physical_offset", "size", DAMAGE)
 """The columns of a row for a damaged range. Its other columns are null."""
 
@@ -118,8 +119,11 @@ def microseconds(times: pa.Array) -> pa.Array:
 
     No checksum covers a record's times: one flipped bit must not fail the read of all other records.
     """
-    values = times.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return pa.array(np.clip(values, -FARTHEST_MS, FARTHEST_MS) * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    try:
+        return times.cast(MICROSECONDS)
+    except pa.ArrowInvalid:
+        values = times.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return pa.array(np.clip(values, -FARTHEST_MS, FARTHEST_MS) * 1000, pa.int64()).cast(MICROSECONDS)
 
 
 class Table:

@@ -86,6 +86,8 @@ class ArchiveScan(SplitScan):
 class PlaceScan(ArchiveScan):
     """Find where records lie. Also record end-of-file markers as gaps."""
 
+    batch_bytes = 16 << 20  # a few numbers for each record
+
     def __init__(self, split: Split) -> None:
         super().__init__(WHOLE_LOG, split, ("topic", "physical_offset", "size"))
 
@@ -98,6 +100,7 @@ class PlaceScan(ArchiveScan):
 class RowScan(ArchiveScan):
     """Read rows of checked records. Log files stay mapped, because every row group walks them again."""
 
+    batch_bytes = 2 * GROUP_BYTES  # nearly all row groups are read as one batch
     max_inflated = MAX_GROUP_BYTES
 
     def __init__(self, split: Split, columns: tuple[str, ...] = tuple(COLUMNS)) -> None:
@@ -139,10 +142,11 @@ class Survey:
         if not len(self._offsets):
             return
         place = {name: number for number, name in enumerate(sorted(self._names))}
-        places = np.array([place[name] for name in self._names], np.int32)[self._topics]
+        kind = np.uint16 if len(place) <= 1 << 16 else np.int32  # NumPy sorts 16 bits in a quarter of the time
+        places = np.array([place[name] for name in self._names], kind)[self._topics]
         order = np.argsort(places, kind="stable")
         offsets, topics = self._offsets[order], places[order]
-        starts = np.flatnonzero(np.diff(topics, prepend=-1))
+        starts = np.insert(np.flatnonzero(topics[1:] != topics[:-1]) + 1, 0, 0)
         begun, held = 0, 0
         sizes = np.add.reduceat(self._sizes[order], starts, dtype=np.int64)
         for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
@@ -159,12 +163,16 @@ class Survey:
     def prove(self, gaps: list[Gap], rows: int) -> None:
         """Check that each byte of the split is in one record or one gap, and each record outside gaps is a row."""
         split = self._split
-        begins = np.array([gap.start for gap in gaps], np.int64)
-        is_row = ~np.isin(self._offsets, begins)  # a record whose body cannot be decompressed is a gap
-        offsets, sizes = self._offsets[is_row], self._sizes[is_row]
-        places = np.searchsorted(offsets, begins)
-        starts = np.append(np.insert(offsets, places, begins), split.end)
-        ends = np.insert(offsets + sizes, places, [gap.end for gap in gaps])
+        offsets, sizes = self._offsets, self._sizes
+        starts, ends = offsets, offsets + sizes
+        if gaps:
+            begins = np.array([gap.start for gap in gaps], np.int64)
+            is_row = ~np.isin(offsets, begins)  # a record whose body cannot be decompressed is a gap
+            offsets, sizes = offsets[is_row], sizes[is_row]
+            places = np.searchsorted(offsets, begins)
+            starts = np.insert(offsets, places, begins)
+            ends = np.insert(offsets + sizes, places, [gap.end for gap in gaps])
+        starts = np.append(starts, split.end)
         wrong = np.flatnonzero(starts != np.insert(ends, 0, split.start))
         if len(wrong) or rows != len(offsets):
             place = int(starts[wrong[0]]) if len(wrong) else split.start

@@ -47,6 +47,8 @@ class LakeTable:
         self._lake, self._snapshot, self._options = lake, snapshot, options
         self._names = {name: name for name in snapshot.stores} if names is None else names
         self.all = [file for file in snapshot.files("messages") if file.store in self._names]
+        self._topics_of: dict[int, set[str]] = {}
+        """The topics in which a wanted key has a hash."""
         self._lookups = self._look_up()
         self.files = [file for file in self.all if self._may_have(file)]
         """The files to read."""
@@ -74,7 +76,10 @@ class LakeTable:
             return {}
         if len(topics) * len(options.keys) > MAX_HASHES:
             return {}
-        hashes = {key_hash(key_text(topic, key)) for topic in topics for key in options.keys}
+        for topic in topics:
+            for key in options.keys:
+                self._topics_of.setdefault(key_hash(key_text(topic, key)), set()).add(topic)
+        hashes = self._topics_of.keys()
         return {name: KeyLookup(self._lake.storage, self._snapshot, name, hashes) for name in self._names}
 
     def _known_topics(self) -> list[str] | None:
@@ -143,12 +148,18 @@ class LakeTable:
         return found
 
     def _indexed(self) -> list[Column]:
-        """Return a condition by the offsets of the index, if it has those of all files to read, and they are few."""
+        """Return conditions by the hits of the index, if it has those of all files to read, and they are few.
+
+        Every row group of a file spans nearly all of its offsets. So topics, not offsets, tell Spark which to skip.
+        """
         covered = self._lookups and all(self._lookups[file.store].covers(file) for file in self.files)
         if not covered or not 0 < self._offset_count <= MAX_OFFSETS:
             return []
         offsets = {offset for looked in self._lookups.values() for offset in looked.offsets}
-        return [F.col("physical_offset").isin(*sorted(offsets))]
+        topics = {
+            topic for looked in self._lookups.values() for each in looked.hashes for topic in self._topics_of[each]
+        }
+        return [F.col("physical_offset").isin(*sorted(offsets)), F.col("topic").isin(*sorted(topics))]
 
     def _matching_topics(self) -> list[str]:
         """Return the wanted topics. Files with too many to list are read for that."""
