@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mqlake.broker.connection import Connection
 from mqlake.broker.membership import make_filter, no_sql
-from mqlake.broker.refusals import FAQ, Refusal, refuse
+from mqlake.broker.refusals import FAQ, Forbidden, Refusal, forbidden, refuse
 from mqlake.delivery.consume.filters import SQL, Filter
 from mqlake.errors import InvalidFilter, UnknownTopic
 from mqlake.kernel import Command
@@ -83,7 +83,7 @@ class Pulls:
 
     def _pull(self, connection: Connection, command: Command) -> Command | None:
         header = read_pull_header(command.fields)
-        self._delivery.require_group(header.consumer_group)
+        self._broker.members.require_group(header.consumer_group)
         topic = self._broker.parts.topics.for_read(header.topic)
         if not 0 <= header.queue_id < topic.read_queue_count:
             raise Refusal(
@@ -92,7 +92,8 @@ class Pulls:
                 f"topicConfig.readQueueNums:[{topic.read_queue_count}] consumer:[{connection.address}]",
             )
         wanted = self._filter(header)
-        if header.sys_flag & PULL_COMMIT and header.commit_offset >= 0:
+        place = header.consumer_group, header.topic, header.queue_id
+        if header.sys_flag & PULL_COMMIT and header.commit_offset >= 0 and not self.is_reset(*place):
             self._broker.parts.offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
@@ -134,7 +135,7 @@ class Pulls:
         known_group = self._delivery.groups.find(header.consumer_group)
         if group.message_model == "BROADCASTING" and known_group is not None and not known_group.broadcast_enabled:
             remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
-            raise Refusal(ResponseCode.NO_PERMISSION, remark)
+            raise forbidden(Forbidden.BROADCAST, remark)
         known = group.subscriptions.get(header.topic)
         if known is None:
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
@@ -147,7 +148,7 @@ class Pulls:
     def _answer(self, command: Command, header: PullHeader, wanted: Filter, *, last: bool = False) -> Command | None:
         """Return the answer; None if there is nothing yet and the pull may wait, unless it is the `last` look."""
         found = self._look(header, wanted)
-        reset = self._resets.pop((header.consumer_group, header.topic, header.queue_id), None) if self._resets else None
+        reset = self.take_reset(header.consumer_group, header.topic, header.queue_id)
         if reset is not None:
             return self._result(command, ResponseCode.PULL_OFFSET_MOVED, RESET, found, reset)
         if found.message_count:
@@ -319,6 +320,14 @@ class Pulls:
         for queue_id, offset in offsets.items():
             self._resets[group, topic, queue_id] = offset
         self._arrived({(topic, queue_id) for queue_id in offsets})
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return where a group that was reset in a queue continues, once; it knows it then."""
+        return self._resets.pop((group, topic, queue_id), None) if self._resets else None
+
+    def is_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Return whether a group was reset in a queue and does not know it yet: what it commits is of before."""
+        return (group, topic, queue_id) in self._resets
 
     def disconnected(self, connection: Connection) -> None:
         for name, pulls in list(self._parked.items()):
