@@ -45,6 +45,8 @@ class ConsumerGroup:
     consume_type: str = ""
     message_model: str = ""
     consume_from: str = ""
+    newer: dict[str, float] = field(default_factory=dict)
+    """By topic: since when pulls have had a newer version of the subscription than the heart beats."""
     fingerprint: int = 0
     """Of the last heart beat's subscriptions; 0: it had none."""
 
@@ -59,6 +61,7 @@ class ConsumerGroup:
             if known is None or known.version < wanted.version:
                 changed = changed or known is None or known.expression != wanted.expression
                 self.subscriptions[wanted.topic] = wanted
+                self.newer.pop(wanted.topic, None)
                 self.filters.pop(wanted.topic, None)
         if not keep:
             for gone in self.subscriptions.keys() - {wanted.topic for wanted in data.subscriptions}:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mqlake.broker.connection import Connection
-from mqlake.broker.membership import make_filter, no_sql
+from mqlake.broker.membership import ConsumerGroup, make_filter, no_sql
 from mqlake.broker.refusals import FAQ, Forbidden, Refusal, forbidden, refuse
-from mqlake.delivery.consume.filters import SQL, Filter
+from mqlake.delivery.consume.filters import ALL, SQL, TAG, Filter
 from mqlake.errors import InvalidFilter, UnknownTopic
 from mqlake.kernel import Command
 from mqlake.message import StoredMessage
+from mqlake.remoting.bodies import Subscription
 from mqlake.remoting.codes import RequestCode, ResponseCode
 from mqlake.remoting.command import response
 from mqlake.remoting.headers import PULL_COMMIT, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader, read_pull_header
@@ -31,6 +32,8 @@ EMPTY = Gathered(b"", 0, 0, 0, 0)
 RESET = "OFFSET_RESET"
 SELECT_S = 0.05
 """Processor time that one pull or pop may take to evaluate an SQL expression; it then answers with what it has."""
+NEWER_S = 0.9
+"""Clients try again a second after SUBSCRIPTION_NOT_LATEST."""
 QueueName = tuple[str, int]
 
 
@@ -140,8 +143,20 @@ class Pulls:
         if known is None:
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
         if known.version < header.sub_version:
-            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+            self._require_patience(group, known)
+            return ALL
         return self._broker.members.filter_of(group, header.topic)
+
+    def _require_patience(self, group: ConsumerGroup, known: Subscription) -> None:
+        """Refuse a pull that is newer than its group's heart beats, for a second: the heart beat is on its way.
+
+        If it is not: the Java client gives each rebalance a new version, and skips its heart beat while another one
+        runs. The next is 30 seconds away. Until then it gets the messages of all tags, of which it chooses itself.
+        """
+        now = self._broker.loop.time()
+        since = group.newer.setdefault(known.topic, now)
+        if since == now or now - since < NEWER_S or known.expression_type != TAG:
+            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
 
     # ---- reading
 
