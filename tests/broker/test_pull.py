@@ -225,8 +225,8 @@ def test_a_heart_beat_that_does_not_come_holds_up_a_consumer_for_one_pull_only(
     data = ConsumerData("G", [Subscription("T", "A", version=1, tags=("A",))])
     assert wire.call(34, body=Heartbeat("c1", [], [data]).encode()).code == 0
     newer = {"sysFlag": "2", "suspendTimeoutMillis": "9000", "subVersion": "2"}
-    assert wire.pull("G", "T", **newer).code == 25
-    found = wire.pull("G", "T", offset=1, **newer)
+    assert wire.pull("G", "T", 0, 0, **newer).code == 25
+    found = wire.pull("G", "T", 0, 1, **newer)
     assert [each.body for each in decode_records(found.body)] == [b"b"], "of any tag: its client chooses"
 
 
