@@ -36,7 +36,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def test_an_unknown_request_is_answered_by_name_and_the_connection_stays(wire: Wire) -> None:
-    for code in (9999, -5, RequestCode.CLONE_GROUP_OFFSET):
+    for code in (9999, -5, RequestCode.RESUME_CHECK_HALF_MESSAGE):
         answer = wire.call(code)
         assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
     assert wire.put("T", b"x").code == 0

@@ -10,7 +10,7 @@ import pytest
 
 from mqlake import DiskFull, Durability, Message, PutReceipt
 from mqlake.broker.in_thread import BrokerThread
-from mqlake.broker.pop import PopQueue
+from mqlake.broker.pop_queue import PopQueue
 from mqlake.kernel import Command
 from mqlake.remoting.bodies import decode_records, read_json, write_json
 from mqlake.remoting.command import request

@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
+from mqlake.broker import pull
 from mqlake.broker.in_thread import BrokerThread
 from mqlake.kernel import Command
-from mqlake.remoting.bodies import Heartbeat, decode_records
+from mqlake.remoting.bodies import ConsumerData, Heartbeat, Subscription, decode_records
 from mqlake.remoting.command import request
 from tests.broker.wire import Wire, pull_fields
 from tests.helpers import writer_of
@@ -212,6 +213,21 @@ def test_a_subscription_that_is_newer_than_the_heart_beat_is_not_latest(wire: Wi
     wire.beat("c1", "G", "T")
     assert wire.pull("G", "T", sysFlag="2", subVersion="1").code == 0
     assert wire.pull("G", "T", sysFlag="2", subVersion="2").code == 25
+
+
+def test_a_heart_beat_that_does_not_come_holds_up_a_consumer_for_one_pull_only(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "NEWER_S", 0.0)
+    wire.put("T", b"a", TAGS="A")
+    wire.put("T", b"b", TAGS="B")
+    assert len(wire.arrived("T")) >= 1
+    data = ConsumerData("G", [Subscription("T", "A", version=1, tags=("A",))])
+    assert wire.call(34, body=Heartbeat("c1", [], [data]).encode()).code == 0
+    newer = {"sysFlag": "2", "suspendTimeoutMillis": "9000", "subVersion": "2"}
+    assert wire.pull("G", "T", 0, 0, **newer).code == 25
+    found = wire.pull("G", "T", 0, 1, **newer)
+    assert [each.body for each in decode_records(found.body)] == [b"b"], "of any tag: its client chooses"
 
 
 def test_a_reset_is_told_with_the_pull_that_waits(

@@ -139,6 +139,7 @@ def test_messages_survive_a_restart_of_the_broker(start_broker: Callable[..., Br
     broker = start_broker()
     with Wire(broker.address) as wire:
         wire.put("T", b"one")
+        wire.beat("c1", "G", "T")
         wire.call(15, {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"})
     broker.close()
     again = start_broker()

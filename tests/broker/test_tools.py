@@ -261,6 +261,7 @@ def test_the_progress_of_all_groups_is_listed_with_their_lag(broker: BrokerThrea
         wire.put(topic, b"x", queue_id=queue_id)
     broker.store.wait_dispatched()
     for group, topic, offset in (("G1", "T", 1), ("G1", "O", 1), ("G2", "T", 2)):
+        save_group(wire, group)
         done = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": str(offset)}
         assert wire.call(15, done).code == 0
     found, lag = lag_of_all(wire, isOrder="false")

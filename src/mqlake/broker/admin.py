@@ -1,4 +1,4 @@
-"""What tools ask about groups and topics: settings, connections, progress, resets, and questions to clients."""
+"""What tools ask about groups and topics: settings, connections, progress, and questions to clients."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mqlake.broker.refusals import Refusal
 from mqlake.broker.versions import TableVersion
 from mqlake.delivery.registry.groups import Group
 from mqlake.delivery.registry.offsets import name_of
-from mqlake.errors import BadRequest, StoreError
+from mqlake.errors import BadRequest, InvalidConfig, StoreError, UnknownGroup
 from mqlake.kernel import Command
 from mqlake.remoting.bodies import MessageQueue, object_map, write_json
 from mqlake.remoting.codes import RequestCode, ResponseCode
 from mqlake.remoting.command import request, response
-from mqlake.remoting.headers import GroupHeader, ResetOffsetHeader, TopicHeader
+from mqlake.remoting.headers import GroupHeader, TopicHeader
 
 if TYPE_CHECKING:
     from mqlake.broker.server import Broker, Handler
@@ -56,7 +56,6 @@ class Admin:
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self._topics_of_group,
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._subscription,
             RequestCode.QUERY_CONSUME_TIME_SPAN: blocking(self._time_span),
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._reset,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._relay,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._relay,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self._all_progress,
@@ -90,9 +89,11 @@ class Admin:
 
     def _one_group(self, connection: Connection, command: Command) -> Command:
         name = command.fields.get("group", "")
-        known = self._delivery.groups.find(name)
-        if known is None:
-            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name}")
+        try:
+            known = self._delivery.know_group(name)
+        except (InvalidConfig, UnknownGroup):
+            remark = f"No group in this broker. group: {name}"
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark) from None
         return response(command, body=write_json(known.to_json()))
 
     def _delete_group(self, connection: Connection, command: Command) -> Command:
@@ -163,7 +164,7 @@ class Admin:
 
     # ---- queues and progress
 
-    def _queues(self, topic: str) -> list[MessageQueue]:
+    def queues(self, topic: str) -> list[MessageQueue]:
         known = self._broker.parts.topics.table.find(topic)
         if known is None:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
@@ -174,7 +175,7 @@ class Admin:
         topic = TopicHeader.read(command.fields).topic
         offsets = self._broker.parts.offsets
         table = []
-        for queue in self._queues(topic):
+        for queue in self.queues(topic):
             found = offsets.range_of(topic, queue.queue_id)
             last = offsets.store_time(topic, queue.queue_id, found.end_offset - 1) if found.message_count else 0
             table.append(
@@ -192,7 +193,7 @@ class Admin:
 
     def _consume_stats(self, connection: Connection, command: Command) -> Command:
         group, topic = command.fields.get("consumerGroup", ""), command.fields.get("topic")
-        topics = [topic] if topic else self._topics_read_by(group)
+        topics = [topic] if topic else self.topics_read_by(group)
         table, rate = [], 0.0
         for name in topics:
             if name not in self._broker.parts.topics.table:
@@ -213,7 +214,7 @@ class Admin:
             groups, lag = [], 0
             for group in sorted(known.name for known in self._delivery.groups):
                 found = []
-                for name in self._topics_read_by(group):
+                for name in self.topics_read_by(group):
                     topic = self._broker.parts.topics.table.find(name)
                     if topic is None or (is_order and not topic.ordered):
                         continue
@@ -234,7 +235,7 @@ class Admin:
         return self._broker.parts.stats.rate_of("GROUP_GET_NUMS", f"{topic}@{group}")
 
     def _progress_table(self, group: str, topic: str) -> list[tuple[dict[str, Any], dict[str, int]]]:
-        return [(queue.to_json(), self._progress(group, queue)) for queue in self._queues(topic)]
+        return [(queue.to_json(), self._progress(group, queue)) for queue in self.queues(topic)]
 
     def _progress(self, group: str, queue: MessageQueue) -> dict[str, int]:
         offsets = self._broker.parts.offsets
@@ -249,7 +250,7 @@ class Admin:
             "pullOffset": reached,
         }
 
-    def _topics_read_by(self, group: str) -> list[str]:
+    def topics_read_by(self, group: str) -> list[str]:
         return sorted({known.topic for known in self._delivery.offsets.subscriptions() if known.group == group})
 
     def _groups_of_topic(self, connection: Connection, command: Command) -> Command:
@@ -259,7 +260,7 @@ class Admin:
         return response(command, body=write_json({"groupList": sorted(online | having)}))
 
     def _topics_of_group(self, connection: Connection, command: Command) -> Command:
-        topics = self._topics_read_by(command.fields.get("group", ""))
+        topics = self.topics_read_by(command.fields.get("group", ""))
         body = {"brokerAddr": self._broker.address, "topicList": topics}
         return response(command, body=write_json(body))
 
@@ -273,16 +274,17 @@ class Admin:
     def _time_span(self, connection: Connection, command: Command) -> Command:
         topic, group = command.fields.get("topic", ""), command.fields.get("group", "")
         offsets = self._broker.parts.offsets
-        spans = []
-        for queue in self._queues(topic):
+        spans, now_ms = [], time.time_ns() // 1_000_000
+        for queue in self.queues(topic):
             found = offsets.range_of(topic, queue.queue_id)
             reached = self._progress(group, queue)
             first = offsets.store_time(topic, queue.queue_id, found.first_offset) if found.message_count else -1
             last = offsets.store_time(topic, queue.queue_id, found.end_offset - 1) if found.message_count else -1
-            delay = max(0, last - reached["lastTimestamp"]) if reached["consumerOffset"] < found.end_offset else 0
+            place = max(reached["consumerOffset"], found.first_offset)
+            delay = now_ms - offsets.store_time(topic, queue.queue_id, place) if place < found.end_offset else 0
             spans.append(
                 {
-                    "consumeTimeStamp": reached["lastTimestamp"],
+                    "consumeTimeStamp": reached["lastTimestamp"] or first,
                     "delayTime": delay,
                     "maxTimeStamp": last,
                     "messageQueue": queue.to_json(),
@@ -296,49 +298,6 @@ class Admin:
         offsets = {name_of(*known): table.of(name_of(*known)) for known in table.subscriptions()}
         version = self._offsets_version.of(offsets)
         return response(command, body=write_json({"dataVersion": version, "offsetTable": offsets}))
-
-    # ---- resets
-
-    def _reset(self, connection: Connection, command: Command) -> None:
-        header = ResetOffsetHeader.read(command.fields)
-        queues = self._queues(header.topic)
-        if header.group not in self._delivery.groups:
-            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist")
-        if header.queue_id >= 0:
-            queues = [queue for queue in queues if queue.queue_id == header.queue_id]
-        loop, pulls = self._broker.loop, self._broker.parts.pulls
-
-        def reset() -> Command:
-            places = {queue.queue_id: self._place(header, queue.queue_id) for queue in queues}
-            for queue_id, offset in places.items():
-                self._broker.parts.offsets.commit(header.group, header.topic, queue_id, offset)
-            loop.call_soon_threadsafe(pulls.reset, header.group, header.topic, places)
-            table = [(queue.to_json(), places[queue.queue_id]) for queue in queues]
-            return response(command, body=f'{{"offsetTable":{object_map(table)}}}'.encode())
-
-        self._broker.run(connection, command, reset)
-
-    def _place(self, header: ResetOffsetHeader, queue_id: int) -> int:
-        """Return the queue offset that a reset asks for, inside of the queue."""
-        reader, found = self._broker.port.reader, self._broker.parts.offsets.range_of(header.topic, queue_id)
-        if header.offset is not None and header.offset != -1:
-            if not found.first_offset <= header.offset <= found.end_offset:
-                inside = f"[{found.first_offset}-{found.end_offset}]"
-                remark = f"Target offset {header.offset} not in consume queue range {inside}"
-                raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
-            wanted = header.offset
-        elif header.timestamp == -1:
-            wanted = found.end_offset
-        else:
-            try:
-                wanted = reader.seek_time(header.topic, queue_id, header.timestamp)
-            except StoreError:
-                wanted = 0
-        wanted = min(max(wanted, found.first_offset), found.end_offset)
-        known = self._delivery.offsets.get(name_of(header.topic, header.group), queue_id)
-        if not header.is_force and known is not None and 0 <= known < wanted and header.offset in (None, -1):
-            return known
-        return wanted
 
     # ---- questions that a client answers
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -26,7 +27,8 @@ from mqlake.message_store import MessageStore
 from mqlake.runtime.forks import close_in_child
 
 FAST_PORT_BELOW: Final = 2
-"""RocketMQ's brokers listen for some requests at the port so many below their own."""
+"""RocketMQ's brokers listen at the port so many below their own too: clients with VIP channel call it, and slaves."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +94,13 @@ async def serve(
 ) -> Served:
     """Open the store at a path and serve it. `advertised` is the broker's host as clients must call it.
 
-    With `replication`, slaves are served there; and clients at the port two below the broker's too, because slaves of
-    RocketMQ ask for topics there. `master_broker` is where a slave copies topics, groups and progress from.
+    Clients are served at the port two below the broker's too: those with a VIP channel call it. With `replication`,
+    slaves are served there, and that second port must be free, because slaves of RocketMQ ask for topics at it.
+    `master_broker` is where a slave copies topics, groups and progress from.
     """
     sockets = [_bind(name_server)]
     try:
-        sockets += [_bind(broker)] if replication is None else _bind_pair(broker)
+        sockets += _bind_pair(broker, is_second_needed=replication is not None)
         bound = [
             Address(at.host, each.getsockname()[1]) for at, each in zip((name_server, broker), sockets[:2], strict=True)
         ]
@@ -186,13 +189,20 @@ def _bind(at: Address) -> socket.socket:
     return made
 
 
-def _bind_pair(at: Address) -> list[socket.socket]:
-    """Bind a port and the one two below it. If the system chooses the port, it is asked until both are free."""
+def _bind_pair(at: Address, *, is_second_needed: bool) -> list[socket.socket]:
+    """Bind a port and the one two below it, which may be missing unless it is needed.
+
+    If the system chooses the port, it is asked until both are free.
+    """
     while True:
         first = _bind(at)
+        port = first.getsockname()[1]
         try:
-            return [first, _bind(Address(at.host, first.getsockname()[1] - FAST_PORT_BELOW))]
-        except InvalidConfig:
+            return [first, _bind(Address(at.host, port - FAST_PORT_BELOW))]
+        except InvalidConfig as error:
+            if not is_second_needed:
+                _log.info("clients with VIP channel are not served: %s", error)
+                return [first]
             first.close()
             if at.port != 0:
                 raise

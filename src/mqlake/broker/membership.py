@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from mqlake.broker.bodies import json_of
 from mqlake.broker.connection import Connection
-from mqlake.broker.refusals import Refusal
+from mqlake.broker.refusals import Forbidden, Refusal, forbidden, no_group
 from mqlake.delivery.consume.filters import SQL, TAG, Filter, Sql, Tags
-from mqlake.errors import InvalidFilter
+from mqlake.delivery.registry.groups import Group
+from mqlake.errors import InvalidConfig, InvalidFilter, UnknownGroup
 from mqlake.kernel import Command
 from mqlake.remoting.bodies import ConsumerData, Heartbeat, Subscription, write_json
 from mqlake.remoting.codes import RequestCode, ResponseCode
@@ -44,6 +45,10 @@ class ConsumerGroup:
     consume_type: str = ""
     message_model: str = ""
     consume_from: str = ""
+    newer: dict[str, float] = field(default_factory=dict)
+    """By topic: since when pulls have had a newer version of the subscription than the heart beats."""
+    fingerprint: int = 0
+    """Of the last heart beat's subscriptions; 0: it had none."""
 
     def update(self, client_id: str, connection: Connection, data: ConsumerData, *, keep: bool) -> bool:
         """Take a member's heart beat; return whether members or subscriptions changed. `keep` forgets no topic."""
@@ -56,6 +61,7 @@ class ConsumerGroup:
             if known is None or known.version < wanted.version:
                 changed = changed or known is None or known.expression != wanted.expression
                 self.subscriptions[wanted.topic] = wanted
+                self.newer.pop(wanted.topic, None)
                 self.filters.pop(wanted.topic, None)
         if not keep:
             for gone in self.subscriptions.keys() - {wanted.topic for wanted in data.subscriptions}:
@@ -112,9 +118,11 @@ class Members:
         connection.language, connection.version = command.language, command.version
         for group in beat.producer_groups:
             self.producers.setdefault(group, {})[beat.client_id] = connection
+        changed = beat.fingerprint == 0
         for data in beat.consumers:
-            self._join(beat, data, connection)
-        return response(command, fields={"IS_SUB_CHANGE": "true", "IS_SUPPORT_HEART_BEAT_V2": "true"})
+            changed = self._join(beat, data, connection) or changed
+        fields = {"IS_SUB_CHANGE": str(changed).lower(), "IS_SUPPORT_HEART_BEAT_V2": "true"}
+        return response(command, fields=fields)
 
     def _note(self, connection: Connection, beat: Heartbeat) -> None:
         """Note what a connection brings, so that it alone is looked at when the connection closes."""
@@ -126,13 +134,33 @@ class Members:
             raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
         self._brought[connection] = brought
 
-    def _join(self, beat: Heartbeat, data: ConsumerData, connection: Connection) -> None:
+    def _join(self, beat: Heartbeat, data: ConsumerData, connection: Connection) -> bool:
+        """Take one group of a heart beat; return whether its client must send its subscriptions with the next.
+
+        So it must after a restart: RocketMQ's broker would go on without them.
+        """
         broker = self._broker
         broker.delivery.know_group(data.group)
-        broker.parts.topics.retry_topic(data.group)
+        broker.parts.topics.retry_topic(data.group, unit=data.unit_mode)
         group = self.consumers.setdefault(data.group, ConsumerGroup(data.group))
         if group.update(beat.client_id, connection, data, keep=beat.without_subscriptions):
             self._tell(group)
+        known, group.fingerprint = group.fingerprint, beat.fingerprint
+        return known != beat.fingerprint if known else beat.without_subscriptions
+
+    def require_group(self, name: str) -> Group:
+        """Return the settings of a group that consumes, creating it if that is allowed; refuse as RocketMQ does."""
+        known = self.known_group(name)
+        if not known.enabled:
+            raise forbidden(Forbidden.GROUP, f"subscription group no permission, {name}")
+        return known
+
+    def known_group(self, name: str) -> Group:
+        """Return the settings of a group, enabled or not, creating it if that is allowed."""
+        try:
+            return self._broker.delivery.know_group(name)
+        except (InvalidConfig, UnknownGroup):
+            raise no_group(name) from None
 
     def filter_of(self, group: ConsumerGroup, topic: str) -> Filter:
         """Return the filter of a group's subscription; InvalidFilter if its expression does not parse.

@@ -161,7 +161,7 @@ NEEDS: Final[dict[int, Needs | None]] = {
     Code.QUERY_CONSUME_QUEUE: _named("topic", "consumerGroup", Right.ANY, is_optional=True),
     **dict.fromkeys((Code.GET_CONSUMER_CONNECTION_LIST, Code.GET_CONSUMER_RUNNING_INFO), _named(None, "consumerGroup")),
     **dict.fromkeys((Code.GET_SUBSCRIPTIONGROUP_CONFIG, Code.QUERY_TOPICS_BY_CONSUMER), _named(None, "group")),
-    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: _READ_SHORT,
+    **dict.fromkeys((Code.QUERY_SUBSCRIPTION_BY_CONSUMER, Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS), _READ_SHORT),
     Code.GET_CONSUME_STATS: _named(None, "consumerGroup"),
     # the name server (most routes are open), and lists
     Code.GET_ROUTEINFO_BY_TOPIC: _named("topic"),
@@ -184,7 +184,7 @@ NEEDS: Final[dict[int, Needs | None]] = {
     **dict.fromkeys((Code.VIEW_BROKER_STATS_DATA, Code.GET_BROKER_CONSUME_STATS), None),
     Code.GET_COLD_DATA_FLOW_CTR_INFO: None,
     **dict.fromkeys((Code.GET_ALL_DELAY_OFFSET, Code.GET_TIMER_CHECK_POINT, Code.GET_TIMER_METRICS), None),
-    **dict.fromkeys((Code.CONSUME_MESSAGE_DIRECTLY, Code.GET_BROKER_HA_STATUS), None),
+    **dict.fromkeys((Code.CONSUME_MESSAGE_DIRECTLY, Code.GET_BROKER_HA_STATUS, Code.CLONE_GROUP_OFFSET), None),
 }
 """Request code -> its needs; None: an administrator."""
 

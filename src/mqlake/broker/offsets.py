@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from mqlake.broker.server import Broker, Handler
 
 NOT_FOUND: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+NOT_ZERO: Final = "Not found, do not set to zero, maybe this group boot first"
+RESET_BEFORE: Final = "Offset has been previously reset"
 IN_MEMORY_BYTES: Final = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 40 // 100
 """How much of the log's end counts as in memory (accessMessageInMemoryMaxRatio)."""
 
@@ -54,11 +56,13 @@ class Offsets:
         known = self._table.get(name_of(header.topic, header.consumer_group), header.queue_id)
         if known is not None and known >= 0:
             return response(command, fields={"offset": str(known)})
-        if header.set_zero_if_not_found is not False and self._is_young(header.topic, header.queue_id):
+        if header.set_zero_if_not_found is False:
+            raise Refusal(ResponseCode.QUERY_NOT_FOUND, NOT_ZERO)
+        if self.is_young(header.topic, header.queue_id):
             return response(command, fields={"offset": "0"})
         raise Refusal(ResponseCode.QUERY_NOT_FOUND, NOT_FOUND)
 
-    def _is_young(self, topic: str, queue_id: int) -> bool:
+    def is_young(self, topic: str, queue_id: int) -> bool:
         """Return whether a queue still has its first message, and that one is in memory."""
         found = self._reader.range_or_empty(topic, queue_id)
         if found.first_offset > 0 or found.end_offset == 0:
@@ -71,9 +75,12 @@ class Offsets:
 
     def _update(self, connection: Connection, command: Command) -> Command:
         header = UpdateOffsetHeader.read(command.fields)
+        if header.consumer_group not in self._broker.delivery.groups:
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.consumer_group} not exist!")
         if self._broker.parts.topics.table.find(header.topic) is None:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
-        self._broker.delivery.know_group(header.consumer_group)
+        if self._broker.parts.pulls.is_reset(header.consumer_group, header.topic, header.queue_id):
+            return response(command, remark=RESET_BEFORE)
         if header.commit_offset >= 0:
             self.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return response(command)

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Final
 from mqlake.broker.bodies import json_of
 from mqlake.broker.connection import Connection
 from mqlake.broker.membership import make_filter
+from mqlake.broker.pop_queue import PopQueue
 from mqlake.broker.pull import select_in_time
-from mqlake.broker.refusals import Refusal, refuse
+from mqlake.broker.refusals import Refusal, no_topic, refuse
 from mqlake.delivery.consume.filters import ALL, SQL, Filter
 from mqlake.delivery.later.deliveries import copy_of
 from mqlake.delivery.registry.offsets import name_of
@@ -45,51 +46,6 @@ FIRST_POP, CHECKPOINT, ORIGIN_GROUP = "1ST_POP_TIME", "POP_CK", "ORIGIN_GROUP"
 QueueName = tuple[str, int]
 
 
-@dataclass(slots=True)
-class PopQueue:
-    """What a group has of one queue."""
-
-    group: str
-    topic: str
-    queue_id: int
-    next_offset: int
-    handed_out: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Queue offset -> when it becomes visible again, and when it was popped."""
-    by_pop: dict[int, set[int]] = field(default_factory=dict)
-    """When it was popped -> queue offsets: a few, however many are handed out."""
-    _lowest: list[int] = field(default_factory=list)
-    """A heap of handed out offsets. One that was taken off stays until it is the lowest."""
-
-    @property
-    def progress(self) -> int:
-        while self._lowest and self._lowest[0] not in self.handed_out:
-            heapq.heappop(self._lowest)
-        return self._lowest[0] if self._lowest else self.next_offset
-
-    def hand_out(self, offset: int, due_ms: int, popped_ms: int) -> None:
-        known = self.handed_out.get(offset)
-        if known is None:
-            heapq.heappush(self._lowest, offset)
-        else:
-            self._leave_pop(offset, known[1])
-        self.handed_out[offset] = due_ms, popped_ms
-        self.by_pop.setdefault(popped_ms, set()).add(offset)
-
-    def take_off(self, offset: int, popped_ms: int) -> bool:
-        """Forget a message, if it is still handed out by this pop: else it was delivered again meanwhile."""
-        if self.handed_out.get(offset, (0, -1))[1] != popped_ms:
-            return False
-        del self.handed_out[offset]
-        self._leave_pop(offset, popped_ms)
-        return True
-
-    def _leave_pop(self, offset: int, popped_ms: int) -> None:
-        offsets = self.by_pop[popped_ms]
-        offsets.discard(offset)
-        if not offsets:
-            del self.by_pop[popped_ms]
-
-
 @dataclass(slots=True, eq=False)
 class WaitingPop:
     """A pop that waits for a message."""
@@ -109,6 +65,8 @@ class Popped:
     records: list[bytes] = field(default_factory=list)
     starts: list[str] = field(default_factory=list)
     offsets: list[str] = field(default_factory=list)
+    counts: list[str] = field(default_factory=list)
+    """How often what comes in order was delivered before, by queue."""
     rest: int = 0
 
 
@@ -143,7 +101,7 @@ class Pops:
         if header.max_msg_nums > MAX_COUNT:
             remark = f"the broker's pop message num is greater than {MAX_COUNT}"
             raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
-        self._broker.delivery.require_group(header.consumer_group)
+        self._broker.members.require_group(header.consumer_group)
         topic = self._broker.parts.topics.for_read(header.topic)
         if header.queue_id >= topic.read_queue_count:
             raise Refusal(ResponseCode.INVALID_PARAMETER, f"queueId[{header.queue_id}] is illegal")
@@ -188,6 +146,8 @@ class Pops:
             "restNum": str(popped.rest),
             "startOffsetInfo": ";".join(popped.starts),
         }
+        if header.order:
+            fields["orderCountInfo"] = ";".join(popped.counts)
         return response(command, fields=fields, body=b"".join(popped.records), remark="FOUND"), popped.rest > 0
 
     def _take_from(
@@ -221,6 +181,7 @@ class Pops:
             kind = NORMAL if topic == header.topic else RETRY
             popped.starts.append(f"{kind} {queue_id} {start}")
             popped.offsets.append(f"{kind} {queue_id} {','.join(str(each.queue_offset) for each in messages)}")
+            popped.counts.append(f"{kind} {queue_id} {min(each.reconsume_times for each in messages)}")
             popped.records += [
                 each.record if kind == NORMAL else self._retried(each, header, start, now_ms) for each in messages
             ]
@@ -228,16 +189,25 @@ class Pops:
         return len(messages)
 
     def _queue(self, header: PopHeader, topic: str, queue_id: int) -> PopQueue:
+        """Return what the group has of a queue; after a reset it has nothing, and begins where that said."""
         name = header.consumer_group, topic, queue_id
-        known = self._queues.get(name)
+        reset = self._broker.parts.pulls.take_reset(*name)
+        known = self._queues.get(name) if reset is None else None
         if known is None:
             offset = self._broker.delivery.offsets.get(name_of(topic, header.consumer_group), queue_id)
-            if offset is None or offset < 0:
-                found = self._broker.parts.offsets.range_of(topic, queue_id)
-                from_end = header.init_mode == 1 and topic == header.topic
-                offset = found.end_offset if from_end else found.first_offset
+            if reset is not None:
+                offset = reset
+            elif offset is None or offset < 0:
+                offset = self._first_offset(header, topic, queue_id)
             known = self._queues[name] = PopQueue(*name, offset)
         return known
+
+    def _first_offset(self, header: PopHeader, topic: str, queue_id: int) -> int:
+        """Return where a new group begins: at the first message of a young queue, whatever it asks for, as with 14."""
+        offsets = self._broker.parts.offsets
+        found = offsets.range_of(topic, queue_id)
+        from_end = header.init_mode == 1 and topic == header.topic and not offsets.is_young(topic, queue_id)
+        return max(found.end_offset - 1, found.first_offset) if from_end else found.first_offset
 
     def _hand_out(self, queue: PopQueue, offset: int, due_ms: int, popped_ms: int) -> None:
         queue.hand_out(offset, due_ms, popped_ms)
@@ -331,9 +301,26 @@ class Pops:
 
     def _ack(self, connection: Connection, command: Command) -> Command:
         header = AckHeader.read(command.fields)
+        self._require_place(header)
         popped_ms = _handle(header.extra_info)[1]
         self._acknowledge(header.consumer_group, header.topic, header.queue_id, header.offset, popped_ms)
         return response(command)
+
+    def _require_place(self, header: AckHeader) -> None:
+        """Refuse an acknowledgement of what no queue has."""
+        topic = self._broker.parts.topics.table.find(header.topic)
+        if topic is None:
+            raise no_topic(header.topic)
+        if not 0 <= header.queue_id < topic.read_queue_count:
+            remark = f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}]"
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL, f"{remark} topicConfig.readQueueNums:[{topic.read_queue_count}]"
+            )
+        found = self._broker.parts.offsets.range_of(header.topic, header.queue_id)
+        if not found.first_offset <= header.offset <= found.end_offset:
+            place = f"{header.topic}@{header.queue_id}, commit:{header.offset}"
+            store = f"store:{found.first_offset}~{found.end_offset}"
+            raise Refusal(ResponseCode.NO_MESSAGE, f"offset is illegal, key:{place}, {store}")
 
     def _acknowledge(self, group: str, topic: str, queue_id: int, offset: int, popped_ms: int) -> None:
         queue = self._queues.get((group, topic, queue_id))
@@ -341,7 +328,10 @@ class Pops:
             self._commit(queue)
 
     def _ack_batch(self, connection: Connection, command: Command) -> Command:
-        for ack in acks_of(json_of(command)):
+        acks = acks_of(json_of(command)) if command.body else []
+        if not acks:
+            raise Refusal(ResponseCode.NO_MESSAGE, "no acknowledgements in the body")
+        for ack in acks:
             topic = retry_topic(ack.group, ack.topic) if ack.is_retry else ack.topic
             queue = self._queues.get((ack.group, topic, ack.queue_id))
             if queue is None:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mqlake.broker.connection import Connection
-from mqlake.broker.membership import make_filter, no_sql
-from mqlake.broker.refusals import FAQ, Refusal, refuse
-from mqlake.delivery.consume.filters import SQL, Filter
+from mqlake.broker.membership import ConsumerGroup, make_filter, no_sql
+from mqlake.broker.refusals import FAQ, Forbidden, Refusal, forbidden, refuse
+from mqlake.delivery.consume.filters import ALL, SQL, TAG, Filter
 from mqlake.errors import InvalidFilter, UnknownTopic
 from mqlake.kernel import Command
 from mqlake.message import StoredMessage
+from mqlake.remoting.bodies import Subscription
 from mqlake.remoting.codes import RequestCode, ResponseCode
 from mqlake.remoting.command import response
 from mqlake.remoting.headers import PULL_COMMIT, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader, read_pull_header
@@ -31,6 +32,8 @@ EMPTY = Gathered(b"", 0, 0, 0, 0)
 RESET = "OFFSET_RESET"
 SELECT_S = 0.05
 """Processor time that one pull or pop may take to evaluate an SQL expression; it then answers with what it has."""
+NEWER_S = 0.9
+"""Clients try again a second after SUBSCRIPTION_NOT_LATEST."""
 QueueName = tuple[str, int]
 
 
@@ -83,7 +86,7 @@ class Pulls:
 
     def _pull(self, connection: Connection, command: Command) -> Command | None:
         header = read_pull_header(command.fields)
-        self._delivery.require_group(header.consumer_group)
+        self._broker.members.require_group(header.consumer_group)
         topic = self._broker.parts.topics.for_read(header.topic)
         if not 0 <= header.queue_id < topic.read_queue_count:
             raise Refusal(
@@ -92,7 +95,8 @@ class Pulls:
                 f"topicConfig.readQueueNums:[{topic.read_queue_count}] consumer:[{connection.address}]",
             )
         wanted = self._filter(header)
-        if header.sys_flag & PULL_COMMIT and header.commit_offset >= 0:
+        place = header.consumer_group, header.topic, header.queue_id
+        if header.sys_flag & PULL_COMMIT and header.commit_offset >= 0 and not self.is_reset(*place):
             self._broker.parts.offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
@@ -134,20 +138,32 @@ class Pulls:
         known_group = self._delivery.groups.find(header.consumer_group)
         if group.message_model == "BROADCASTING" and known_group is not None and not known_group.broadcast_enabled:
             remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
-            raise Refusal(ResponseCode.NO_PERMISSION, remark)
+            raise forbidden(Forbidden.BROADCAST, remark)
         known = group.subscriptions.get(header.topic)
         if known is None:
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
         if known.version < header.sub_version:
-            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+            self._require_patience(group, known)
+            return ALL
         return self._broker.members.filter_of(group, header.topic)
+
+    def _require_patience(self, group: ConsumerGroup, known: Subscription) -> None:
+        """Refuse a pull that is newer than its group's heart beats, for a second: the heart beat is on its way.
+
+        If it is not: the Java client gives each rebalance a new version, and skips its heart beat while another one
+        runs. The next is 30 seconds away. Until then it gets the messages of all tags, of which it chooses itself.
+        """
+        now = self._broker.loop.time()
+        since = group.newer.setdefault(known.topic, now)
+        if since == now or now - since < NEWER_S or known.expression_type != TAG:
+            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
 
     # ---- reading
 
     def _answer(self, command: Command, header: PullHeader, wanted: Filter, *, last: bool = False) -> Command | None:
         """Return the answer; None if there is nothing yet and the pull may wait, unless it is the `last` look."""
         found = self._look(header, wanted)
-        reset = self._resets.pop((header.consumer_group, header.topic, header.queue_id), None) if self._resets else None
+        reset = self.take_reset(header.consumer_group, header.topic, header.queue_id)
         if reset is not None:
             return self._result(command, ResponseCode.PULL_OFFSET_MOVED, RESET, found, reset)
         if found.message_count:
@@ -319,6 +335,14 @@ class Pulls:
         for queue_id, offset in offsets.items():
             self._resets[group, topic, queue_id] = offset
         self._arrived({(topic, queue_id) for queue_id in offsets})
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return where a group that was reset in a queue continues, once; it knows it then."""
+        return self._resets.pop((group, topic, queue_id), None) if self._resets else None
+
+    def is_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Return whether a group was reset in a queue and does not know it yet: what it commits is of before."""
+        return (group, topic, queue_id) in self._resets
 
     def disconnected(self, connection: Connection) -> None:
         for name, pulls in list(self._parked.items()):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 
+from mqlake.delivery.properties import TIMED
 from mqlake.errors import (
     BadRequest,
     DiskFull,
@@ -70,9 +71,10 @@ CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
 class Refusal(Exception):
     """A request that is answered with a code other than success."""
 
-    def __init__(self, code: ResponseCode, remark: str) -> None:
+    def __init__(self, code: ResponseCode, remark: str, **fields: str) -> None:
+        """`fields` are the answer's own."""
         super().__init__(code, remark)
-        self.code, self.remark = code, remark
+        self.code, self.remark, self.fields = code, remark, fields
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.remark}"
@@ -81,13 +83,22 @@ class Refusal(Exception):
 def refuse(request: Command, error: BaseException, fields: dict[str, str] | None = None) -> Command:
     """Return the answer to a request that failed."""
     if isinstance(error, Refusal):
-        return response(request, error.code, fields, remark=error.remark)
+        return response(request, error.code, {**(fields or {}), **error.fields} or None, remark=error.remark)
     for kind, code in CODES:
         if isinstance(error, kind):
-            return response(request, code, fields, remark=str(error))
+            return response(request, code, fields, remark=_remark(error))
     _log.error("request %s failed", code_name(RequestCode, request.code), exc_info=error)
     remark = f"{type(error).__name__}: {error}"
     return response(request, ResponseCode.SYSTEM_ERROR, fields, remark=remark)
+
+
+def _remark(error: Exception) -> str:
+    """Return the engine's reason; of a message that is refused after RocketMQ's own words, which tools look for."""
+    if not isinstance(error, InvalidMessage):
+        return str(error)
+    if error.field in TIMED:
+        return f"timer message illegal: {error}"
+    return f"the message is illegal, maybe msg body or properties length not matched. {error}"
 
 
 def not_supported(request: Command) -> Command:
@@ -103,3 +114,18 @@ def too_many(count: int) -> Refusal:
 
 def no_topic(topic: str) -> Refusal:
     return Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!{FAQ}")
+
+
+class Forbidden:
+    """What forbids a pull: the values of its answer's field forbiddenType."""
+
+    BROKER, GROUP, TOPIC, BROADCAST = "1", "2", "3", "4"
+
+
+def forbidden(what: str, remark: str) -> Refusal:
+    return Refusal(ResponseCode.NO_PERMISSION, remark, forbiddenType=what)
+
+
+def no_group(name: str) -> Refusal:
+    remark = f"subscription group [{name}] does not exist, {FAQ}"
+    return Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)

@@ -38,6 +38,10 @@ class Replies:
         settings = broker.settings
         self._common = {"MSG_REGION": settings.region, "TRACE_ON": "true" if settings.trace_on else "false"}
 
+        self._nobody: asyncio.Future[Command] = broker.loop.create_future()
+        """What became of a push to a client that is not connected."""
+        self._nobody.cancel()
+
     def handlers(self) -> dict[int, Handler]:
         return {
             RequestCode.SEND_REPLY_MESSAGE: self._reply,
@@ -53,11 +57,11 @@ class Replies:
 
         def done(future: asyncio.Future[Command]) -> None:
             why = self._why_not(future, properties)
-            if why is not None or not self._broker.settings.store_replies:
-                connection.answer(command, self._answer(command, header, properties, None, why))
+            if not self._broker.settings.store_replies:
+                connection.answer(command, self._answer(command, header, None, why))
                 return
             try:
-                self._broker.run(connection, command, lambda: self._store(connection, command, header, properties))
+                self._broker.run(connection, command, lambda: self._store(connection, command, header, properties, why))
             except Refusal as error:  # too many requests wait for the pool
                 connection.answer(command, refuse(command, error, self._common))
 
@@ -69,9 +73,7 @@ class Replies:
         now_ms = time.time_ns() // 1_000_000
         receiver = self._broker.members.client(properties.get(REPLY_TO, ""))
         if receiver is None:
-            future: asyncio.Future[Command] = self._broker.loop.create_future()
-            future.cancel()
-            return future
+            return self._nobody
         pushed = ReplyHeader(
             producer_group=header.producer_group,
             topic=header.topic,
@@ -91,19 +93,27 @@ class Replies:
         push = request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed.write(), command.body)
         return receiver.ask(push, PUSH_TIMEOUT_S)
 
-    @staticmethod
-    def _why_not(future: asyncio.Future[Command], properties: dict[str, str]) -> str | None:
+    def _why_not(self, future: asyncio.Future[Command], properties: dict[str, str]) -> str | None:
         """Return why a reply did not reach its client; None if it did."""
         client = properties.get(REPLY_TO)
-        if future.cancelled():
-            return f"push reply message to {client} fail, channel of <{client}> not found."
-        code = future.result().code
-        return None if code == ResponseCode.SUCCESS else f"push reply message to {client} fail: its answer was {code}"
+        if client is None:
+            return f"reply message properties[{REPLY_TO}] is null"
+        if not future.cancelled():
+            code = future.result().code
+            return None if code == ResponseCode.SUCCESS else f"push reply message to {client} fail: it answered {code}"
+        if future is self._nobody:
+            return f"push reply message fail, channel of <{client}> not found."
+        return f"push reply message to {client} fail: it did not answer within {PUSH_TIMEOUT_S:.0f} s"
 
     def _store(
-        self, connection: Connection, command: Command, header: SendHeader | SendHeaderV2, properties: dict[str, str]
+        self,
+        connection: Connection,
+        command: Command,
+        header: SendHeader | SendHeaderV2,
+        properties: dict[str, str],
+        why: str | None,
     ) -> Command:
-        """In the pool."""
+        """In the pool: a reply is stored even if it did not arrive; `why` not is the answer then."""
         properties = {**properties, "CLUSTER": self._broker.settings.cluster}
         message = Message(
             header.topic,
@@ -119,13 +129,12 @@ class Replies:
             receipt = self._broker.port.put(message)
         except Exception as error:  # the reply arrived: only its record is missing
             return refuse(command, error, self._common)
-        return self._answer(command, header, properties, receipt, None)
+        return self._answer(command, header, receipt, why)
 
     def _answer(
         self,
         command: Command,
         header: SendHeader | SendHeaderV2,
-        properties: dict[str, str],
         receipt: PutReceipt | None,
         why: str | None,
     ) -> Command:
@@ -134,7 +143,6 @@ class Replies:
             "msgId": receipt.message_id if receipt is not None else "0",
             "queueId": str(receipt.queue_id if receipt is not None else header.queue_id),
             "queueOffset": str(receipt.queue_offset if receipt is not None else 0),
-            "transactionId": properties[UNIQUE_KEY],
         }
         code = ResponseCode.SUCCESS if why is None else ResponseCode.SYSTEM_ERROR
         return response(command, code, fields, remark=why)
@@ -145,7 +153,13 @@ class Replies:
         """In the pool: put a cancellation of the timed message that a handle names."""
         if not self._broker.settings.recall:
             raise Refusal(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
-        header = RecallHeader.read(command.fields)
+        fields = command.fields
+        name = fields.get("topic", "")
+        if name not in self._broker.parts.topics.table:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{name}] not exist")
+        if not fields.get("recallHandle"):
+            raise Refusal(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
+        header = RecallHeader.read(fields)
         topic, due_ms, key = self._handle(header)
         if due_ms <= time.time_ns() // 1_000_000:
             raise Refusal(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")

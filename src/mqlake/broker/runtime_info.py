@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mqlake.broker.connection import Connection
 from mqlake.broker.refusals import Refusal
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from mqlake.broker.server import Broker, Handler
 
 VERSION_NAME = "V5_5_0"
+IDLE: Final = {
+    **{f"{pool}ThreadPoolQueueCapacity": "100000" for pool in ("ack", "litePull", "EndTransaction")},
+    **{f"{pool}ThreadPoolQueueHeadWaitTimeMills": "0" for pool in ("ack", "litePull")},
+    **{f"{pool}ThreadPoolQueueSize": "0" for pool in ("ack", "litePull")},
+    **dict.fromkeys(("EndTransactionQueueSize", "dispatchMaxBuffer", "remainTransientStoreBufferNumbs"), "0"),
+}
+"""Of queues and buffers that RocketMQ's broker has and this one does not: tools print them."""
 
 
 class RuntimeInfo:
@@ -84,7 +91,9 @@ class RuntimeInfo:
             "pullThreadPoolQueueCapacity": 100_000,
             "pullThreadPoolQueueHeadWaitTimeMills": 0,
             "pullThreadPoolQueueSize": broker.parts.pulls.parked_count,
-            "putMessageAverageSize": "0.0",
+            "putMessageAverageSize": f"{stats.put.bytes.count / max(put, 1):.1f}",
+            "putMessageSizeTotal": stats.put.bytes.count,
+            "putMessageFailedTimes": 0,
             "putMessageEntireTimeMax": 0,
             "putMessageTimesTotal": put,
             "putTps": rate,
@@ -98,6 +107,7 @@ class RuntimeInfo:
             "sendThreadPoolQueueHeadWaitTimeMills": 0,
             "sendThreadPoolQueueSize": broker.blocked_count,
             "startAcceptSendRequestTimeStamp": 0,
+            **IDLE,
             "timerCongestNum": 0,
             "timerDequeueTps": "0.0",
             "timerEnqueueTps": "0.0",

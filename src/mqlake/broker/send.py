@@ -17,7 +17,7 @@ from mqlake.broker.connection import Connection
 from mqlake.broker.refusals import Refusal, refuse
 from mqlake.broker.stats import Stats
 from mqlake.delivery.later.routing import new_key
-from mqlake.delivery.properties import DELAY_LEVEL, DELAY_MS, DELAY_SEC, DELIVER_MS, PREPARED, UNIQUE_KEY
+from mqlake.delivery.properties import DELAY_LEVEL, PREPARED, TIMED, UNIQUE_KEY
 from mqlake.delivery.registry.system_topics import RETRY_PREFIX, TIMER_TOPIC, dead_letter_topic
 from mqlake.delivery.registry.topics import Topic
 from mqlake.errors import BadRequest, StoreError
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from mqlake.broker.server import Broker, Handler
 
 WAITS = "WAIT"
-TIMED = (DELAY_SEC, DELAY_MS, DELIVER_MS)
 DELAYS = (DELAY_LEVEL, *TIMED)
 HANDLE_VERSION = "v1"
 
@@ -84,7 +83,8 @@ class Sends:
             return refuse(command, error, self._common)
 
     def _topic_for(self, connection: Connection, header: SendHeader | SendHeaderV2) -> Topic:
-        topic = self._broker.parts.topics.for_send(header.topic, header.default_topic, header.default_topic_queue_nums)
+        known = self._broker.parts.topics.for_send
+        topic = known(header.topic, header.default_topic, header.default_topic_queue_nums, unit=header.unit_mode)
         if header.queue_id >= topic.write_queue_count and header.queue_id >= topic.read_queue_count:
             raise Refusal(
                 ResponseCode.INVALID_PARAMETER,

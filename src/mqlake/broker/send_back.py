@@ -32,7 +32,7 @@ class SendBacks:
 
     def _send_back(self, connection: Connection, command: Command) -> None:
         header = SendBackHeader.read(command.fields)
-        group = self._broker.delivery.know_group(header.group)
+        group = self._broker.members.known_group(header.group)
         self._broker.parts.topics.retry_topic(header.group)
         self._broker.run(connection, command, lambda: self._store(command, header, group))
 

@@ -10,6 +10,7 @@ from mqlake.broker.connection import Connection
 from mqlake.broker.membership import Members
 from mqlake.broker.offsets import Offsets
 from mqlake.broker.pop import Pops
+from mqlake.broker.progress import Progress
 from mqlake.broker.pull import Pulls
 from mqlake.broker.query import Queries
 from mqlake.broker.queue_locks import QueueLocks
@@ -54,6 +55,7 @@ class Parts:
         self.queries = Queries(broker)
         self.replies = Replies(broker)
         self.admin = Admin(broker)
+        self.progress = Progress(broker)
         self.runtime_info = RuntimeInfo(broker)
         self.assignments = Assignments(broker)
         self.replication = ReplicationRequests(broker)
@@ -62,8 +64,8 @@ class Parts:
         found: dict[int, Handler] = {}
         parts: list[Part] = [
             *(self.topics, self.members, self.routes, self.transactions, self.locks, self.sends, self.pulls),
-            *(self.offsets, self.send_backs, self.queries, self.replies, self.admin, self.runtime_info),
-            *(self.assignments, self.pops, self.replication, self.slaves),
+            *(self.offsets, self.send_backs, self.queries, self.replies, self.admin, self.progress),
+            *(self.runtime_info, self.assignments, self.pops, self.replication, self.slaves),
         ]
         for part in parts:
             found |= part.handlers()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mqlake.broker.bodies import json_of
 from mqlake.broker.connection import Connection
-from mqlake.broker.refusals import Refusal, no_topic
+from mqlake.broker.refusals import Forbidden, Refusal, forbidden, no_topic
 from mqlake.broker.settings import AUTO_CREATE_KEY
 from mqlake.broker.versions import TableVersion
 from mqlake.config import Role
@@ -27,7 +27,7 @@ from mqlake.delivery.registry.system_topics import (
 from mqlake.delivery.registry.topics import Permission, Topic
 from mqlake.errors import BadRequest, InvalidMessage
 from mqlake.kernel import Command
-from mqlake.logs.topic_table import LIGHT_PREFIX, require_topic
+from mqlake.logs.topic_table import ALLOWED, LIGHT_PREFIX, require_topic
 from mqlake.remoting.bodies import write_json
 from mqlake.remoting.codes import RequestCode, ResponseCode
 from mqlake.remoting.command import response
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from mqlake.broker.server import Broker, Handler
 
 READ_WRITE = Permission.READ | Permission.WRITE
-TEMPLATE_QUEUES = 8
+TEMPLATE_QUEUES, CLUSTER_QUEUES = 8, 16
+UNIT, UNIT_RETRY = 1, 2
+"""topicSysFlag of a topic that producers of a unit made, and of the retries of such consumers."""
 NOT_FOR_SENDING = frozenset(
     {SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, UNDECIDED_TOPIC, TIMER_TOPIC, "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
 )
@@ -90,8 +92,8 @@ class TopicRequests:
         }
         topics = [Topic(name, count, count, READ_WRITE) for name, count in counts.items()]
         topics.append(Topic(AUTO_CREATE_KEY, TEMPLATE_QUEUES, TEMPLATE_QUEUES, template))
-        for name in (settings.cluster, settings.broker_name):
-            topics.append(Topic(name, 1, 1, READ_WRITE | Permission.INHERIT))
+        for name, count in ((settings.cluster, CLUSTER_QUEUES), (settings.broker_name, 1)):
+            topics.append(Topic(name, count, count, READ_WRITE | Permission.INHERIT))
         return {topic.name: topic for topic in topics}
 
     def _note_stored(self) -> None:
@@ -105,8 +107,11 @@ class TopicRequests:
 
     # ---- for other parts
 
-    def for_send(self, topic: str, template: str, queue_count: int) -> Topic:
-        """Return the settings of a topic that a message is for, creating it if that is allowed."""
+    def for_send(self, topic: str, template: str, queue_count: int, *, unit: bool = False) -> Topic:
+        """Return the settings of a topic that a message is for, creating it if that is allowed.
+
+        `unit`: its producer belongs to a unit.
+        """
         if topic in NOT_FOR_SENDING:
             raise Refusal(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
         known = self.table.find(topic)
@@ -122,7 +127,8 @@ class TopicRequests:
         if pattern is None or Permission.INHERIT not in pattern.permission:
             raise no_topic(topic)
         count = max(1, min(queue_count, pattern.write_queue_count))
-        return self.create(Topic(topic, count, count, pattern.permission & ~Permission.INHERIT))
+        more = {"topicSysFlag": UNIT} if unit else {}
+        return self.create(Topic(topic, count, count, pattern.permission & ~Permission.INHERIT, more=more))
 
     def create(self, topic: Topic) -> Topic:
         """Create a topic by use: in memory at once, in the file a little later."""
@@ -130,14 +136,17 @@ class TopicRequests:
         self._delivery.keep()
         return made
 
-    def retry_topic(self, group: str) -> Topic:
-        """Return the topic of a group's retries, creating it."""
+    def retry_topic(self, group: str, *, unit: bool = False) -> Topic:
+        """Return the topic of a group's retries, creating it; `unit`: for consumers of a unit."""
         name = RETRY_PREFIX + group
         known = self.table.find(name)
         if known is not None:
+            if unit and known.more.get("topicSysFlag") != UNIT_RETRY:  # it was made when a route was asked for
+                self._delivery.keep()
+                return self.table.amend(replace(known, more={"topicSysFlag": UNIT_RETRY}))
             return known
         count = max(1, self._delivery.know_group(group).retry_queue_count)
-        return self.create(Topic(name, count, count, READ_WRITE))
+        return self.create(Topic(name, count, count, READ_WRITE, more={"topicSysFlag": UNIT_RETRY} if unit else {}))
 
     def announced(self, topic: Topic) -> Topic:
         """Return a topic's settings as routes show them: with no more permission than the broker itself gives.
@@ -152,12 +161,12 @@ class TopicRequests:
         """Return the settings of a topic that is read; the refusal that clients understand if there is none."""
         if not self._broker.settings.permission & Permission.READ:
             address = self._broker.address
-            raise Refusal(ResponseCode.NO_PERMISSION, f"the broker[{address}] pulling message is forbidden")
+            raise forbidden(Forbidden.BROKER, f"the broker[{address}] pulling message is forbidden")
         known = self.table.find(topic)
         if known is None:
             raise no_topic(topic)
         if Permission.READ not in known.permission:
-            raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
+            raise forbidden(Forbidden.TOPIC, f"the topic[{topic}] pulling message is forbidden")
         return known
 
     @staticmethod
@@ -165,7 +174,12 @@ class TopicRequests:
         try:
             require_topic(topic)
         except InvalidMessage as error:
-            raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
+            raise Refusal(ResponseCode.INVALID_PARAMETER, _name_remark(topic, error)) from None
+
+    def _require_own(self, topic: str) -> None:
+        """Refuse to change a topic that the broker itself needs."""
+        if topic in self.system or topic.startswith("rmq_sys_"):
+            raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
 
     # ---- requests
 
@@ -178,16 +192,20 @@ class TopicRequests:
         found = body.get("topicConfigList")
         if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
             raise BadRequest("body", str(body)[:80], "topicConfigList with the settings of topics")
+        headers = []
         for each in found:
             fields = {name: str(value) for name, value in each.items() if value is not None}
-            self._save(CreateTopicHeader.read({**fields, "topic": fields.get("topicName", "")}))
+            headers.append(CreateTopicHeader.read({**fields, "topic": fields.get("topicName", "")}))
+            self._require_name(headers[-1].topic)
+            self._require_own(headers[-1].topic)
+        for header in headers:
+            self._save(header)
         return response(command)
 
     def _save(self, header: CreateTopicHeader) -> None:
         self._delivery.require_writer()
         self._require_name(header.topic)
-        if header.topic in self.system:
-            raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{header.topic}] is conflict with system topic.")
+        self._require_own(header.topic)
         more = {"topicFilterType": header.topic_filter_type, "topicSysFlag": header.topic_sys_flag}
         topic = Topic(
             header.topic,
@@ -202,8 +220,9 @@ class TopicRequests:
 
     def _delete(self, connection: Connection, command: Command) -> Command:
         topic = TopicHeader.read(command.fields).topic
-        if topic in self.system:
-            raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
+        if not topic:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        self._require_own(topic)
         if topic in self.table or self._broker.port.reader.queue_ids(topic):
             self._broker.store.delete_topic(topic)
         return response(command)
@@ -222,3 +241,12 @@ class TopicRequests:
 
     def _system_list(self, connection: Connection, command: Command) -> Command:
         return response(command, body=write_json({"topicList": sorted(self.system)}))
+
+
+def _name_remark(topic: str, error: InvalidMessage) -> str:
+    """Return in RocketMQ's words why a topic cannot have its name: tools and their users look for them."""
+    if not topic.strip():
+        return "The specified topic is blank."
+    if not ALLOWED.fullmatch(topic):
+        return f"The specified topic: {topic}, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    return f"The specified topic: {topic[:256]}, is longer than topic max length: 127; {error}"

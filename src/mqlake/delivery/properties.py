@@ -6,6 +6,8 @@ from mqlake.kernel.delays import DELAY_LEVEL, DELAY_MS, DELAY_SEC, DELIVER_MS
 
 __all__ = ["DELAY_LEVEL", "DELAY_MS", "DELAY_SEC", "DELIVER_MS"]
 
+TIMED = (DELAY_SEC, DELAY_MS, DELIVER_MS)
+"""When a timed message is due: the first one that it has counts."""
 REAL_TOPIC = "REAL_TOPIC"
 REAL_QUEUE_ID = "REAL_QID"
 UNIQUE_KEY = "UNIQ_KEY"

@@ -211,13 +211,15 @@ class Heartbeat:
     producer_groups: list[str] = field(default_factory=list)
     consumers: list[ConsumerData] = field(default_factory=list)
     without_subscriptions: bool = False
+    fingerprint: int = 0
+    """Of the subscriptions; 0 from a client that always sends them."""
 
     def encode(self) -> bytes:
         return write_json(
             {
                 "clientID": self.client_id,
                 "consumerDataSet": [each.to_json() for each in self.consumers],
-                "heartbeatFingerprint": 0,
+                "heartbeatFingerprint": self.fingerprint,
                 "producerDataSet": [{"groupName": group} for group in self.producer_groups],
                 "withoutSub": self.without_subscriptions,
             }
@@ -237,6 +239,7 @@ class Heartbeat:
             ],
             consumers=[ConsumerData.from_json(each) for each in value.get("consumerDataSet") or ()],
             without_subscriptions=bool(value.get("withoutSub", False)),
+            fingerprint=_int(value.get("heartbeatFingerprint")),
         )
 
 
@@ -277,7 +280,7 @@ class BatchAck:
 def acks_of(value: Any) -> list[BatchAck]:
     """Return the acknowledgements in the body of BATCH_ACK_MESSAGE."""
     _require_object("body", value)
-    acks = value.get("acks")
+    acks = value.get("acks", [])
     if not isinstance(acks, list):
         raise BadRequest("acks", f"JSON of the type {type(acks).__name__}", "a list of objects")
     return [BatchAck.from_json(each) for each in acks]

@@ -74,12 +74,24 @@ class Registry(Generic[Item]):
     def save(self, *items: Item) -> None:
         """Create or change entries. Writes nothing if the file already has them."""
         with self._lock:
-            changed = [item for item in items if self._items.get(item.name) != item]
+            changed = [item for item in items if self._is_news(item)]
             before = dict(self._items)
             for item in changed:
                 self._take(item)
             if changed or self._is_dirty:
                 self._write_or_go_back(before)
+
+    def _is_news(self, item: Item) -> bool:
+        """Return whether an entry differs from what is known, in the fields that mqlake does not use too."""
+        known = self._items.get(item.name)
+        return known is None or known != item or known.more | item.more != known.more
+
+    def amend(self, item: Item) -> Item:
+        """Change an entry, for now in memory only."""
+        with self._lock:
+            self._take(item)
+            self._is_dirty = True
+            return self._items[item.name]
 
     def note(self, item: Item) -> Item:
         """Return the entry of this name. If there is none, add the given one, for now in memory only."""

@@ -1,0 +1,112 @@
+"""Answers as the clients and tools of RocketMQ expect them: flags, names, reasons, and where a broker listens."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+from mqlake.broker.in_thread import BrokerThread
+from mqlake.broker.listening import FAST_PORT_BELOW, Address, serve
+from mqlake.remoting.bodies import read_json, write_json
+from tests.broker.wire import Wire
+from tests.ports import free_port
+
+
+def test_a_client_sends_its_subscriptions_again_only_when_they_changed_or_are_not_known(wire: Wire) -> None:
+    def beat(fingerprint: int, *, without: bool = False, group: str = "G") -> str:
+        wanted = [] if without else [{"topic": "T", "subString": "*", "subVersion": 1}]
+        consumer = {"groupName": group, "subscriptionDataSet": wanted}
+        body = {"clientID": "c1", "consumerDataSet": [consumer], "heartbeatFingerprint": fingerprint}
+        return wire.call(34, body=write_json({**body, "withoutSub": without})).fields["IS_SUB_CHANGE"]
+
+    assert beat(0) == "true", "a client without fingerprints always sends them"
+    assert (beat(5), beat(5, without=True), beat(6, without=True)) == ("false", "false", "true")
+    assert beat(5, without=True, group="NEW") == "true", "as after a restart"
+
+
+def test_topics_and_retries_of_a_unit_are_marked(wire: Wire) -> None:
+    assert wire.put("OTHER", b"x").code == 0
+    fields = {"a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "k": "true"}
+    assert wire.call(310, fields, b"x").code == 0
+    assert wire.call(105, {"topic": "%RETRY%G"}).code == 0, "made before its first heart beat"
+    consumer = {"groupName": "G", "unitMode": True, "subscriptionDataSet": []}
+    assert wire.call(34, body=write_json({"clientID": "c1", "consumerDataSet": [consumer]})).code == 0
+    found = [read_json(wire.call(351, {"topic": name}).body)["topicSysFlag"] for name in ("OTHER", "T", "%RETRY%G")]
+    assert found == [0, 1, 2]
+
+
+def test_names_are_refused_in_rocketmqs_words_and_a_list_as_a_whole(wire: Wire) -> None:
+    remarks = [str(wire.put(name, b"x").remark) for name in ("bad name", "", "a" * 128)]
+    for remark, word in zip(remarks, ("contains illegal characters", "is blank", "longer than topic max"), strict=True):
+        assert word in remark
+    topic = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    names = ("GOOD", "bad name")
+    listed = write_json({"topicConfigList": [{"topicName": name, **topic} for name in names]})
+    assert (wire.call(18, body=listed).code, wire.call(351, {"topic": "GOOD"}).code) == (29, 17)
+    assert wire.call(17, {"topic": "rmq_sys_mine", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}).code == 29
+
+
+def test_a_group_that_may_not_consume_is_refused_with_the_reason_in_a_field(wire: Wire) -> None:
+    wire.put("T", b"x")
+    for settings, kind in (({"consumeEnable": False}, "2"), ({"consumeBroadcastEnable": False}, "4")):
+        assert wire.call(200, body=write_json({"groupName": f"G{kind}", **settings})).code == 0
+        consumer = {"groupName": f"G{kind}", "messageModel": "BROADCASTING"}
+        wanted = {"subscriptionDataSet": [{"topic": "T", "subString": "*", "subVersion": 1}]}
+        wire.call(34, body=write_json({"clientID": "c1", "consumerDataSet": [consumer | wanted]}))
+        refused = wire.pull(f"G{kind}", "T", sysFlag="0")
+        assert (refused.code, refused.fields.get("forbiddenType")) == (16, kind)
+    assert wire.pull("no group's name!", "T").code == 26
+
+
+def test_a_setting_that_mqlake_itself_does_not_use_is_changed_too(wire: Wire) -> None:
+    for flag in (True, False):
+        settings = {"groupName": "G", "notifyConsumerIdsChangedEnable": flag}
+        assert wire.call(200, body=write_json(settings)).code == 0
+        found = read_json(wire.call(352, {"group": "G"}).body)
+        assert found["notifyConsumerIdsChangedEnable"] is flag
+
+
+def test_a_reply_that_nobody_takes_is_stored_and_its_sender_is_told_why(broker: BrokerThread, wire: Wire) -> None:
+    topic = "DefaultCluster_REPLY_TOPIC"
+    fields = {"a": "P", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+    lost = wire.call(325, fields | {"i": "REPLY_TO_CLIENT\x01gone\x02"}, b"one")
+    unaddressed = wire.call(325, fields, b"two")
+    assert (lost.code, lost.remark) == (1, "push reply message fail, channel of <gone> not found.")
+    assert (unaddressed.code, unaddressed.remark) == (1, "reply message properties[REPLY_TO_CLIENT] is null")
+    broker.store.wait_dispatched()
+    assert [each.body for each in wire.arrived(topic)] == [b"one", b"two"]
+
+
+def code_of_a_send(path: Path, port: int, called: int) -> int:
+    """Serve a new store at a port, and send to one."""
+
+    def send() -> int:
+        with Wire(f"127.0.0.1:{called}") as wire:
+            return wire.put("T", b"x").code
+
+    async def main() -> int:
+        served = await serve(path, Address("127.0.0.1", 0), Address("127.0.0.1", port))
+        try:
+            return await asyncio.to_thread(send)
+        finally:
+            await served.close()
+
+    return asyncio.run(main())
+
+
+def test_clients_with_a_vip_channel_find_the_broker_two_ports_below(tmp_path: Path) -> None:
+    port = free_port(also_below=FAST_PORT_BELOW)
+    assert code_of_a_send(tmp_path / "store", port, port - FAST_PORT_BELOW) == 0
+
+
+def test_a_broker_serves_without_the_port_below_its_own(tmp_path: Path) -> None:
+    port = free_port(also_below=FAST_PORT_BELOW)
+    with socket.create_server(("127.0.0.1", port - FAST_PORT_BELOW)):
+        assert code_of_a_send(tmp_path / "store", port, port) == 0
+
+
+def test_a_recall_names_what_is_wrong_with_it(wire: Wire) -> None:
+    wire.put("T", b"x")
+    assert wire.call(370, {"topic": "NONE", "recallHandle": "x"}).code == 17
+    assert (wire.call(370, {"topic": "T"}).code, wire.call(370, {"topic": "T", "recallHandle": "x"}).code) == (604, 604)
