@@ -285,6 +285,46 @@ def test_a_store_that_vanishes_is_an_error_or_is_left_out(tmp_path: Path, restar
     assert engine.offsets[-1]["stores"][str(tmp_path / "b")] == 0
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_named_store_that_vanishes_is_an_error_or_is_left_out_too(tmp_path: Path, restarted: bool) -> None:
+    paths = json.dumps([str(tmp_path / "b")])
+    for name in ("a", "b"):
+        write_store(tmp_path / name, 30)
+    engine = Engine(tmp_path / "a", paths=paths)
+    first = engine.all()
+    shutil.rmtree(tmp_path / "b")
+    if restarted:
+        engine.restart(tmp_path / "a", paths=paths)
+    with pytest.raises(PositionLost, match=f"{tmp_path}/b: .* and this store is gone"):
+        engine.batch()
+    engine.restart(tmp_path / "a", paths=paths, failOnDataLoss="false")
+    with open_small(tmp_path / "a") as opened:
+        put_messages(opened, 30, 3)
+    assert [row["store"] for row in engine.all()] == [str(tmp_path / "a")] * 3
+    assert engine.reader.reportLatestOffset()["stores"].keys() == {str(tmp_path / "a")}
+    assert {row["store"] for row in first} == {str(tmp_path / name) for name in ("a", "b")}
+
+
+def test_the_last_store_of_a_pattern_that_vanishes_is_a_loss(tmp_path: Path) -> None:
+    write_store(tmp_path / "a", 30)
+    engine = Engine(tmp_path / "*")
+    engine.batch()
+    shutil.rmtree(tmp_path / "a")
+    with pytest.raises(PositionLost, match="this store is gone"):
+        engine.batch()
+
+
+def test_a_link_to_a_store_does_not_take_over_its_name(tmp_path: Path) -> None:
+    write_store(tmp_path / "b", 30)
+    engine = Engine(tmp_path / "*")
+    count = len(engine.all())
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    with open_small(tmp_path / "b") as opened:
+        put_messages(opened, 30, 3)
+    rows = engine.all()
+    assert count and {row["store"] for row in rows} == {str(tmp_path / "b")} and len(rows) == 3
+
+
 def test_another_store_at_the_same_path_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "store"
     write_store(path, 300)

@@ -109,17 +109,23 @@ def _cut(snapshot: Snapshot, options: SourceOptions, way: Way, size: int) -> tup
     return [*cut_archived(archived), *(replace(split, lake=options.lake) for split in splits)], told
 
 
-def expand(paths: tuple[str, ...]) -> list[Path]:
-    """Return the folders that paths and patterns name, each once."""
+def expand(paths: tuple[str, ...], *, may_match_none: bool = False) -> list[Path]:
+    """Return the folders that paths and patterns name, each once: under its own name, if that is among them.
+
+    Streams keep positions by name, so a link that comes later must not rename a store. A pattern without a match
+    raises NotAStore, unless it `may_match_none`.
+    """
     found: dict[Path, Path] = {}
     for text in paths:
         path = str(local_path(text))
         is_pattern = glob.has_magic(path) and not exists(path)
         matches = sorted(glob.glob(path)) if is_pattern else [path]  # noqa: PTH207  # patterns may be absolute
-        if not matches:
+        if not matches and not may_match_none:
             raise NotAStore(Path(path), "no folder matches this pattern", "check the path")
         for match in matches:
-            found.setdefault(Path(match).resolve(), Path(match).absolute())
+            folder, name = Path(match).resolve(), Path(match).absolute()
+            if folder not in found or name == folder:
+                found[folder] = name
     return list(found.values())
 
 

@@ -49,14 +49,17 @@ class Tails:
         self._has_pattern = any(map(glob.has_magic, options.paths))
         self._open: dict[str, Tail] = {}
         self._identities: dict[str, str | None] = {}
+        self._read: set[str] = set()
+        """Stores of which the stream has a position: if one is gone, that is a loss, not a wrong path."""
         self._arrivals = Arrivals()
         self._warned: dict[str, float] = {}
 
     def look(self, positions: Positions | None = None) -> dict[str, Snapshot]:
         """Return a snapshot of every store. When a stream begins (`positions` is None), all folders must be stores.
-        Later, a folder that matches a pattern may not be a store yet, or no longer."""
+        Later, a folder that matches a pattern may not be a store yet, and one that was read may be gone: `missing`."""
+        self._read |= (positions or {}).keys()
         found = {}
-        for path in expand(self._options.paths):
+        for path in expand(self._options.paths, may_match_none=bool(self._read)):
             root = str(path)
             may_be_new = positions is not None and self._has_pattern
             try:
@@ -64,6 +67,8 @@ class Tails:
                     self._take_in(path)
                 found[root] = self._look_at(path)
             except NotAStore as reason:
+                if root in self._read:
+                    continue
                 if not may_be_new:
                     raise
                 self._warn(f"{reason}; it is skipped until it is a store", root, REMIND_S)
