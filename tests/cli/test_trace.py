@@ -27,10 +27,11 @@ def test_the_way_of_a_message_is_shown_from_its_put_to_its_dead_letter(
     steps = cli.json("trace", tmp_path / "traced", "17")
     assert [step["what"] for step in steps] == ["delayed", "delivered", "delayed", "retried", "dead", "delivered"]
     assert steps[0]["detail"].startswith("for orders, until ") and "try 2 of group billing" in steps[3]["detail"]
-    assert steps[1]["groups"] == {"audit": True, "billing": True}
-    assert steps[-1]["groups"] == {"audit": False, "billing": False}
+    assert steps[1]["groups"] == {"audit": "processed", "billing": "failed"}
+    assert steps[3]["groups"] == {"billing": "failed"}, "its last try"
+    assert steps[-1]["groups"] == {"audit": "waiting", "billing": "waiting"}
     shown = cli.ok("trace", tmp_path / "traced", "17")
-    assert "billing: processed" in shown and "dead" in shown and "audit: waiting" in shown
+    assert "billing: failed" in shown and "audit: processed" in shown and "dead" in shown and "audit: waiting" in shown
 
 
 def test_a_key_that_no_message_has_is_exit_code_1(orders: Cli) -> None:

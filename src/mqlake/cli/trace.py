@@ -12,7 +12,7 @@ from mqlake import MessageStore, StoredMessage
 from mqlake.cli import show
 from mqlake.cli.main import EXIT_NOTHING_FOUND, complain
 from mqlake.cli.options import json_option, open_reader, store_command
-from mqlake.delivery.properties import CANCELS, DELAY_LEVEL, OUT_MS, REAL_TOPIC
+from mqlake.delivery.properties import CANCELS, DELAY_LEVEL, ORIGIN_MESSAGE_ID, OUT_MS, REAL_TOPIC
 from mqlake.delivery.registry.system_topics import DEAD_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 
 
@@ -22,8 +22,8 @@ class Step(NamedTuple):
     message: StoredMessage
     what: str
     detail: str
-    groups: dict[str, bool]
-    """The groups that read this record's queue, and whether each has processed it."""
+    groups: dict[str, str]
+    """The groups that read this record's queue, and what became of it there: see `_groups`."""
 
 
 @click.command()
@@ -51,7 +51,7 @@ def trace(ctx: click.Context, store: Path, config: Path | None, key: str, limit:
     for step in steps:
         message = step.message
         place = show.printable(message.topic), str(message.queue_id), str(message.queue_offset)
-        told = [step.detail, *(f"{group}: {'processed' if has else 'waiting'}" for group, has in step.groups.items())]
+        told = [step.detail, *(f"{group}: {state}" for group, state in step.groups.items())]
         detail = show.printable("; ".join(filter(None, told)))
         table.add_row(show.moment(message.store_timestamp), step.what, *place, detail)
     show.console().print(table)
@@ -60,13 +60,13 @@ def trace(ctx: click.Context, store: Path, config: Path | None, key: str, limit:
 def steps_of(store: MessageStore, messages: list[StoredMessage]) -> Iterator[Step]:
     """Yield what each record means, in the order of the log."""
     delayed: set[str] = set()
-    for message in messages:
+    for index, message in enumerate(messages):
         what, detail = _meaning(message, delayed)
         if message.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
             delayed.add(message.properties.get(REAL_TOPIC, ""))
             yield Step(message, what, detail, {})
         else:
-            yield Step(message, what, detail, _groups(store, message))
+            yield Step(message, what, detail, _groups(store, message, messages[index + 1 :]))
 
 
 def _meaning(message: StoredMessage, delayed: set[str]) -> tuple[str, str]:
@@ -87,13 +87,27 @@ def _meaning(message: StoredMessage, delayed: set[str]) -> tuple[str, str]:
     return ("delivered", "") if topic in delayed else ("put", "")
 
 
-def _groups(store: MessageStore, message: StoredMessage) -> dict[str, bool]:
+def _groups(store: MessageStore, message: StoredMessage, later: list[StoredMessage]) -> dict[str, str]:
+    """Return the groups that read the queue of a message: it waits, was processed, or failed and was stored again."""
+    failed = {_group_of(copy) for copy in later if _origin(copy) == _origin(message)}
     return {
-        group: lag.offset > message.queue_offset
+        group: "waiting" if lag.offset <= message.queue_offset else "failed" if group in failed else "processed"
         for group in store.groups()
         for lag in store.lag(group)
         if (lag.topic, lag.queue_id) == (message.topic, message.queue_id)
     }
+
+
+def _origin(message: StoredMessage) -> str:
+    """Return the id of the message that this one is, or is a retry of."""
+    return message.properties.get(ORIGIN_MESSAGE_ID, message.message_id)
+
+
+def _group_of(message: StoredMessage) -> str:
+    """Return the group that a retry or a dead letter is for, also while it is delayed; else an empty text."""
+    topic = message.properties.get(REAL_TOPIC, message.topic)
+    prefix = next((prefix for prefix in (RETRY_PREFIX, DEAD_PREFIX) if topic.startswith(prefix)), None)
+    return "" if prefix is None else topic.removeprefix(prefix)
 
 
 def _json(step: Step) -> dict[str, object]:
