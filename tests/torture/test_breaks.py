@@ -109,13 +109,16 @@ def test_rows_that_run_at_the_same_time_are_reported_in_their_order(tmp_path: Pa
 
 
 @pytest.mark.parametrize("row", ["kill", "full", "partition", "kill,full"])
-def test_an_interrupted_run_leaves_nothing(row: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mqlake", "torture", str(tmp_path), "--only", row, "--jobs", "2"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=plain_locks())
+def test_an_interrupted_run_says_what_was_finished_and_leaves_nothing(row: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mqlake", "torture", str(tmp_path), "--only", row, "--jobs", "2", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=plain_locks())
     assert eventually(lambda: any(tmp_path.glob("*/*/case-*/ledger")) or process.poll() is not None, 20)
     if process.poll() == 0:
         pytest.skip("this row is not allowed here")
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=30)[1] == b""
-    assert process.returncode == 130
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, b"")
+    reports = [json.loads(line) for line in output.splitlines()]
+    assert {report["row"] for report in reports} <= set(row.split(","))
+    assert reports and not any(report["failures"] or report["errors"] for report in reports)
     assert os.listdir(tmp_path) == []

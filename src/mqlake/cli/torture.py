@@ -89,12 +89,19 @@ def torture(
     seconds = None if full or case is not None else minutes * 60
     if not as_json:
         click.echo(f"seed {seed}, in {folder}" + (f", {minutes:g} min" if seconds else ""))
-    with _progress(only) as progress:
-        results = Torture(folder, seed, progress, jobs).run(only, seconds, case)
-    _print(results, directory, seed, as_json=as_json)
+    run = Torture(folder, seed, jobs)
+    try:
+        with _progress(only) as run.progress:
+            run.run(only, seconds, case)
+    except KeyboardInterrupt:
+        if not as_json:
+            click.echo("interrupted; of the cases that were finished:")
+        raise
+    finally:
+        _print(run.results, directory, seed, as_json=as_json)
     if case is not None:
         click.echo(f"The files of the case are in {folder / only[0] / f'case-{case}'}", err=True)
-    if not all(result.is_good for result in results):
+    if not all(result.is_good for result in run.results):
         click.get_current_context().exit(EXIT_PROMISE_BROKEN)
 
 

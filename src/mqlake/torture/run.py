@@ -76,37 +76,37 @@ Progress = Callable[[Result], None]
 class Torture:
     """One run over the chosen rows, in its own folder."""
 
-    def __init__(self, folder: Path, seed: int, progress: Progress = lambda result: None, jobs: int = 1) -> None:
+    def __init__(self, folder: Path, seed: int, jobs: int = 1) -> None:
         """`jobs`: rows that run at the same time, each in its own process."""
         self.folder = folder
         self.seed = seed
-        self._progress = progress
+        self.progress: Progress = lambda result: None
         self._jobs = jobs
+        self.results: list[Result] = []
+        """Rows that were begun, in their order. After an interrupt they hold the cases that were finished."""
         self._workers: set[subprocess.Popen[bytes]] = set()
         self._stopping = False
 
-    def run(self, rows: list[str], seconds: float | None, case: int | None = None) -> list[Result]:
+    def run(self, rows: list[str], seconds: float | None, case: int | None = None) -> None:
         """Run rows within a time that is divided by their shares. Time that a row leaves goes to the rows after it."""
         try:
-            results = self._run_rows(rows, seconds, case)
-        except BaseException:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            raise
-        if all(result.is_good for result in results) and case is None:
-            shutil.rmtree(self.folder)
-        return results
+            self._run_rows(rows, seconds, case)
+        finally:
+            self.results.sort(key=lambda result: rows.index(result.row))
+            if all(result.is_good for result in self.results) and case is None:
+                shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _run_rows(self, rows: list[str], seconds: float | None, case: int | None) -> list[Result]:
+    def _run_rows(self, rows: list[str], seconds: float | None, case: int | None) -> None:
         deadline = time.monotonic() + (seconds or 0)
 
-        def run(at: int) -> Result:
+        def run(at: int) -> None:
             left_s = deadline - time.monotonic()
             share = ROWS[rows[at]].share / sum(ROWS[row].share for row in rows[at:])
-            return self.run_row(rows[at], None if seconds is None else left_s * min(1.0, share * self._jobs), case)
+            self.run_row(rows[at], None if seconds is None else left_s * min(1.0, share * self._jobs), case)
 
         with ThreadPoolExecutor(self._jobs) as threads:  # which take the rows in their order
             try:
-                return list(threads.map(run, range(len(rows))))
+                list(threads.map(run, range(len(rows))))
             except BaseException:
                 self._stop()
                 raise
@@ -125,6 +125,7 @@ class Torture:
 
     def run_row(self, name: str, seconds: float | None, case: int | None = None) -> Result:
         result = Result(name)
+        self.results.append(result)
         folder = self.folder / name
         folder.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
@@ -149,6 +150,8 @@ class Torture:
             if self._stopping:
                 worker.kill()
             for line in _lines(worker):
+                if self._stopping:
+                    continue  # a case that is interrupted breaks no promise, whatever it says
                 if "begin" in line:
                     running = line["begin"]
                 elif "done" in line:
@@ -159,7 +162,7 @@ class Torture:
                 else:
                     result.skipped = line["skipped"]
         self._workers.discard(worker)
-        if worker.returncode == 0:
+        if worker.returncode == 0 or self._stopping:
             return True
         reason = f"the process that opened the store ended with {worker.returncode}; see {said}"
         self._enter(result, {"done": running, "faults": 1, "errors": 1, "broken": [reason]})
@@ -173,7 +176,7 @@ class Torture:
         if outcome.broken:
             folder = self.folder / result.row / f"case-{case}"
             result.failures.append(Failure(result.row, case, outcome.broken, folder))
-        self._progress(result)
+        self.progress(result)
 
 
 def _lines(worker: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
