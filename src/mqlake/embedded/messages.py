@@ -23,7 +23,7 @@ TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),
     "binary": pa.binary(),
     "timestamp[ms, UTC]": pa.timestamp("us", "UTC"),
-    "dictionary<int32, string>": pa.string(),
+    "dictionary<int32, string>": pa.dictionary(pa.int32(), pa.string()),
     "list<string>": pa.list_(pa.string()),
     "map<string, string>": pa.map_(pa.string(), pa.string()),
 }
@@ -69,10 +69,6 @@ def _column(batch: pa.RecordBatch, field: pa.Field, path: str, columns: Collecti
     if field.name == STORE:
         return _repeated(path.encode(), batch.num_rows)
     column = batch.column(field.name)
-    if pa.types.is_dictionary(column.type):
-        if len(column.dictionary) == 1 and column.null_count == 0:  # mostly: and decoding imports pyarrow.compute
-            return _repeated(column.dictionary[0].as_py().encode(), len(column))
-        return column.dictionary_decode()
     if pa.types.is_timestamp(column.type):
         us = np.clip(_values(column, np.int64), -FARTHEST_MS, FARTHEST_MS) * 1000
         return pa.Array.from_buffers(field.type, len(column), [None, pa.py_buffer(us)])
