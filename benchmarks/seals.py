@@ -1,4 +1,4 @@
-"""What seals cost a put, with and without by turns in one run, and how fast a scrub reads.
+"""What seals cost a put, with and without by turns in one run, and how fast records are walked and a scrub reads.
 
     python -m benchmarks.seals DIR [ROUNDS]
 
@@ -16,7 +16,9 @@ from pathlib import Path
 
 from benchmarks.machine import describe
 from mqlake import CommitLogConfig, IndexConfig, Message, MessageStore, RetentionConfig, SealConfig
+from mqlake.files.names import file_name
 from mqlake.inspect.scrub import scrub
+from mqlake.kernel import survey_records
 
 PUTS = 60_000
 MESSAGES = [Message("t", bytes(1024), queue_id=number % 4) for number in range(64)]
@@ -50,6 +52,10 @@ def main(folder: Path, rounds: int) -> None:
         rate, cost = (statistics.median(column) for column in zip(*rows, strict=True))
         print(f"{'with' if sealed else 'without'} seals: {rate:,.0f} puts/s, {cost:.2f} µs of the putting thread each")
     put(path, sealed=True)
+    log = (path / "commitlog" / file_name(0)).read_bytes()
+    began = time.perf_counter()
+    walked = survey_records(log, 0, len(log), 0, len(log)).position
+    print(f"walk before sealing: {walked / 1e9 / (time.perf_counter() - began):.1f} GB/s")
     worked = time.process_time()
     report = scrub(path)
     worked = time.process_time() - worked

@@ -18,7 +18,7 @@ from mqlake.codec.seal_file import BLOCK_BYTES, decode_seals
 from mqlake.files.layout import Layout
 from mqlake.files.names import file_name
 from mqlake.inspect.repair import repair
-from mqlake.kernel import StoredRecord
+from mqlake.kernel import StoredRecord, survey_records
 from mqlake.logs.seals import Seals
 from mqlake.runtime.workers import State
 from mqlake.store.sealing import HOUR_MS, ScrubState
@@ -131,6 +131,39 @@ def test_damage_that_was_there_before_is_not_sealed_as_if_it_were_right(tmp_path
         assert store.stats().damage == ((offsets[3], offsets[4]),)
     table = seals_of(tmp_path / "s").table(0)
     assert table is not None and table.states == b"\0"
+
+
+@pytest.mark.parametrize("place", [100, 3], ids=["a body", "a size"])
+@pytest.mark.parametrize("closing", [True, False], ids=["closing", "a round"])
+def test_damage_since_the_put_is_not_sealed_as_if_it_were_right(tmp_path: Path, closing: bool, place: int) -> None:
+    fill(tmp_path / "s", 20)
+    with open_bare(tmp_path / "s", seals=SealConfig(interval_ms=60_000 if closing else 500)) as store:
+        made = [store.put(message(n, body=b"%08d" % n * 50)).physical_offset for n in range(600)]
+        at = next(offset for offset in made if offset > LOG_FILE)
+        flip(tmp_path / "s", at + place)
+        if not closing:
+            store.flush()
+            assert eventually(lambda: store.stats().seals.sealed_end >= 2 * LOG_FILE)
+            assert [start for start, _ in store.stats().damage] == [at]
+    table = seals_of(tmp_path / "s").table(LOG_FILE)
+    assert table is not None and table.states == b"\0"
+    assert not [row for row in check(tmp_path / "s").findings if row.what.startswith("seal")]
+
+
+def test_a_walk_before_sealing_begins_where_the_sealed_log_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening a store does not read its last file again."""
+    end = fill(tmp_path / "s", 20)[-1]
+    walked: list[int] = []
+
+    def survey(pages: memoryview, position: int, *rest: int) -> object:
+        walked.append(position)
+        return survey_records(pages, position, *rest)
+
+    monkeypatch.setattr("mqlake.store.sealing.survey_records", survey)
+    fill(tmp_path / "s", 20, first=20)
+    assert walked and walked[0] > end
 
 
 def test_a_short_block_is_continued_from_its_seal_and_not_sealed_anew(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 Every few seconds a round seals the whole blocks that became durable and dispatched since the last one; closing also
 seals the short block at the end. Parts of the log that are older than this opening and have no seals yet (a store that
-RocketMQ wrote) are sealed at a limited rate, after a walk over their records: damage that a CRC shows must not be
-sealed as if it were right. Blocks with a scar stay without a seal until they are healed.
+RocketMQ wrote) are sealed at a limited rate. The records of all of them are walked first: damage that a CRC shows must
+not be sealed as if it were right, and a slave gets its master's damage as it gets its records. Blocks with a scar stay
+without a seal until they are healed.
 
 Scrubbing reads sealed blocks at the same rate and compares them. Its position and what it found are kept in
 `mqlake/scrub.json`, so a pass over a large log goes on after a restart.
@@ -132,7 +133,7 @@ class Sealer:
         self._after_damage = after_damage
         self._opened_at = log.ends.appended
         self._walked = (-1, 0)
-        """The start of an old log file, and the position in it up to which its records were walked."""
+        """The start of a log file, and the position in it up to which its records were walked."""
         self.sealed_end = sealed_end
         self._knows_end = False
         """Whether every file before `sealed_end` was looked at."""
@@ -196,15 +197,17 @@ class Sealer:
         self, file: MappedFile, table: SealTable, reach: int, budget: int, deadline: float | None
     ) -> tuple[SealTable, int]:
         """Seal the blocks of one file up to position `reach`. Return its table, and what is left of the budget."""
-        old_end = min(self._opened_at - file.start, file.size)
+        old_end = max(0, min(self._opened_at - file.start, file.size))
+        first = old_end if table.end >= old_end else 0
         while table.end < reach and not self._is_late(deadline):
             stop = min(reach, table.end - table.end % BLOCK_BYTES + CHUNK_BYTES)
             if table.end < old_end:
                 if budget <= 0:
                     break
                 affordable = (table.end + max(BLOCK_BYTES, budget)) // BLOCK_BYTES * BLOCK_BYTES
-                stop = self._walk(file, min(stop, affordable), old_end)
+                stop = min(stop, affordable)
                 budget -= stop - table.end
+            self._walk(file, first, stop)
             holes = [(scar.start - file.start, scar.end - file.start) for scar in self._scars.ranges]
             table = extend(table, file.pages, stop, holes)
         return table, budget
@@ -214,20 +217,22 @@ class Sealer:
             return self._worker.stopping
         return time.monotonic() > deadline
 
-    def _walk(self, file: MappedFile, wanted: int, end: int) -> int:
-        """Walk old records up to position `wanted` or after it, listing damage as scars. Return `wanted`."""
+    def _walk(self, file: MappedFile, first: int, wanted: int) -> None:
+        """Walk the records of a file up to position `wanted` or after it, listing damage as scars. `first` is where the
+        first walk over the file begins.
+        """
         start, position = self._walked
         if start != file.start:
-            position = 0
-        while position < min(wanted, end):
-            found = survey_records(file.pages, position, end, file.start, max(1, wanted - position))
+            position = first
+        end = min(self._ends.dispatched - file.start, file.size)
+        while position < wanted:
+            found = survey_records(file.pages, position, end, file.start, wanted - position)
             position = found.position
             if found.why == BLANK:
                 position = file.size
             elif found.why != REACHED_END:
                 position = self._after_damage(file.start + position, REASONS[found.why]) - file.start
         self._walked = file.start, position
-        return wanted
 
     def seal_all(self) -> None:
         """Seal all that can be sealed, old parts too, however long it takes."""
