@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,16 @@ def test_the_table_names_file_and_offset_and_the_repair_command(cli: Cli) -> Non
     shown = cli.run("check", cli.store).stdout
     assert "record-crc" in shown and f"commitlog/{0:020d}" in shown
     assert f"mqlake repair {cli.store}" in shown
+
+
+def test_healing_is_named_first_for_a_lost_record_whose_block_has_no_seal(cli: Cli) -> None:
+    """A repair without a copy makes a filler of it."""
+    fill(cli)
+    shutil.rmtree(cli.store / "mqlake/seals")
+    damage_log(cli)
+    shown = cli.run("check", cli.store).stdout
+    assert f"mqlake repair {cli.store} --from COPY" in shown
+    assert f"mqlake repair {cli.store}\n" in shown.partition("--from COPY")[2]
 
 
 def test_json_has_a_line_for_each_finding_and_the_verdict(cli: Cli) -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mqlake.cli import show
 from mqlake.inspect.check import CheckReport
-from mqlake.inspect.findings import ACCEPT, HEAL, REPAIR, Finding, Severity
+from mqlake.inspect.findings import ACCEPT, HEAL, HEALABLE, REPAIR, Finding, Severity
 
 STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 NARROW = 100
@@ -122,7 +122,8 @@ def remedies(report: CheckReport) -> list[str]:
     """
     told = [row.remedy for row in report.findings if row.severity > Severity.NOTE]
     repair = f"{REPAIR} {report.path}"
-    commands = [HEAL.replace(REPAIR, repair)] if HEAL in told else []
+    is_healable = any(row.what in HEALABLE for row in report.findings)
+    commands = [HEAL.replace(REPAIR, repair)] if is_healable else []
     if any(remedy.startswith(REPAIR) and remedy != HEAL for remedy in told):
         commands.append(repair)
     elif commands:

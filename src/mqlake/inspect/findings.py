@@ -39,6 +39,9 @@ LOST = "its message cannot be read; readers skip it"
 REBUILT = "mqlake repair rebuilds it from the log"
 HEAL = "mqlake repair --from COPY, a backup or a replica of this log"
 ACCEPT = "mqlake repair, if there is no copy: it accepts the blocks as they are"
+UNREADABLE = {"record-crc", "record-magic", "record-size", "record-lengths", "record-offset", "record-zero"}
+HEALABLE = UNREADABLE | {"file-missing", "seal-broken"}
+"""Damage of the log that another copy can undo, and that a repair without one makes final."""
 
 PROMISES = {
     "record-crc": Promise(ERROR, LOST, REPAIR),
