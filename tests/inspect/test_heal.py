@@ -16,15 +16,20 @@ from pathlib import Path
 
 import pytest
 
-from mqlake import MessageStore, NotAStore, ReadOnlyStore, check
+from mqlake import MessageStore, NotAStore, ReadOnlyStore, SealConfig, StoreConfig, check
+from mqlake.codec.seal_file import BLOCK_BYTES
 from mqlake.errors import SourceFailed
 from mqlake.files.layout import Layout
 from mqlake.files.names import file_name
 from mqlake.inspect.heal_source import FolderSource
 from mqlake.inspect.repair import repair
+from mqlake.logs.seals import Seals
+from mqlake.logs.seals import fill as fill_block
+from mqlake.replication import follow
 from mqlake.replication.fetch import MasterSource
 from mqlake.replication.frames import ReportReader, heartbeat_frame, transfer_header
-from tests.helpers import LOG_FILE, message, open_bare
+from mqlake.replication.master import Master as RealMaster
+from tests.helpers import LOG_FILE, SMALL_FILES, message, open_bare, writer_of
 
 COUNT = 600
 
@@ -168,6 +173,112 @@ def test_a_source_that_is_damaged_too_or_too_short_is_told(pair: tuple[Path, Pat
     assert "does not have the log at" in report.left[1].reason
 
 
+def test_a_source_with_the_same_damage_is_not_taken_for_one_that_ends_early(
+    pair: tuple[Path, Path, list[int]],
+) -> None:
+    """A file ends in zeros, which are no end of the source. Nor is the end of a block that is full of records."""
+    store_path, copy, offsets = pair
+    last = max(offset for offset in offsets if offset < 2 * LOG_FILE)
+    for path in (store_path, copy):
+        flip(path, offsets[3] + 45)  # only the seal shows it
+        flip(path, last, bit=6)  # the size: no record follows in the file
+    with open_bare(store_path) as store:
+        left = store.heal(copy).left
+    assert [(each.start, each.end) for each in left] == [(0, LOG_FILE), (LOG_FILE, 2 * LOG_FILE), (last, 2 * LOG_FILE)]
+    assert [each.reason.rpartition("it has ")[2] for each in left[:2]] == ["the same damage"] * 2
+    assert f"{copy} has no whole records there" in left[2].reason
+
+
+# ---- a seal that was made of damage
+
+
+def scrub_on(path: Path) -> None:
+    with open_bare(path) as store:
+        writer_of(store).sealer.scrub_on(1 << 30)
+        writer_of(store).sealer.state.save(Layout(path))
+
+
+def seal_as_it_is(path: Path, offset: int) -> None:
+    """Seal the block of an offset whatever it holds, as a version without a walk before sealing did."""
+    start = offset - offset % LOG_FILE
+    seals = Seals(Layout(path), LOG_FILE, writable=True)
+    table = seals.table(start)
+    assert table is not None
+    pages = (path / "commitlog" / file_name(start)).read_bytes()
+    seals.save([fill_block(table, pages, (offset - start) // BLOCK_BYTES)])
+
+
+@pytest.mark.parametrize("opened", [True, False], ids=["open", "closed"])
+def test_damage_that_was_sealed_is_healed_and_its_block_is_sealed_anew(
+    pair: tuple[Path, Path, list[int]], opened: bool
+) -> None:
+    store_path, copy, offsets = pair
+    for at in (offsets[3] + 100, offsets[9] + 100, offsets[300] + 5):
+        flip(store_path, at)
+        seal_as_it_is(store_path, at)
+    if opened:
+        with open_bare(store_path) as store:
+            report = store.heal(copy)
+            assert served(store) == list(range(COUNT))
+    else:
+        told = repair(store_path, source=FolderSource(copy)).healed
+        assert told is not None
+        report = told
+    assert report.left == () and len(report.healed) == 3
+    assert log_of(store_path) == log_of(copy)
+    assert check(store_path).findings == ()
+    for start in (0, 2 * LOG_FILE):
+        sealed = [Seals(Layout(path), LOG_FILE, writable=False).table(start) for path in (store_path, copy)]
+        assert sealed[0] == sealed[1]
+
+
+def test_damage_that_was_sealed_and_that_the_source_has_too_is_told(pair: tuple[Path, Path, list[int]]) -> None:
+    store_path, copy, offsets = pair
+    for path in (store_path, copy):
+        flip(path, offsets[3] + 100)
+        seal_as_it_is(path, offsets[3])
+    report = repair(store_path, source=FolderSource(copy))
+    assert report.healed is not None and report.healed.healed == ()
+    (left,) = report.healed.left
+    assert left[:2] == (offsets[3], offsets[4]) and "has no whole records there" in left.reason
+
+
+def test_a_right_seal_is_kept_while_one_of_two_damaged_records_of_its_block_is_healed(
+    pair: tuple[Path, Path, list[int]],
+) -> None:
+    """The block does not fit its seal, before and after: the seal still shows the bit that no CRC covers."""
+    store_path, copy, offsets = pair
+    flip(store_path, offsets[3] + 100)
+    for path in (store_path, copy):
+        flip(path, offsets[9] + 45)
+    scrub_on(store_path)
+    with open_bare(store_path) as store:
+        assert store.stats().seals.broken == ((0, LOG_FILE),)
+        report = store.heal(copy)
+        assert report.healed == ((offsets[3], offsets[4]),)
+        assert [left[:2] for left in report.left] == [(0, LOG_FILE)]
+        assert store.stats().seals.broken == ((0, LOG_FILE),)
+    assert {row.what for row in check(store_path).findings} == {"seal-broken"}
+
+
+def test_a_slave_does_not_seal_its_masters_damage_and_heals_it_from_there(
+    pair: tuple[Path, Path, list[int]], tmp_path: Path
+) -> None:
+    master_path, copy, offsets = pair
+    flip(master_path, offsets[3] + 100)
+    settings = StoreConfig(**SMALL_FILES, seals=SealConfig(interval_ms=20))
+    with open_bare(master_path) as store, RealMaster(store.port, listen_port=0) as master:
+        address = "{}:{}".format(*master.address)
+        with follow(tmp_path / "slave", address, config=settings, begin_offset=0) as slave:
+            assert slave.slave is not None and slave.slave.wait_caught_up(10)
+        store.heal(copy)
+        table = Seals(Layout(tmp_path / "slave"), LOG_FILE, writable=False).table(0)
+        assert table is not None and table.states == b"\0"
+        report = repair(tmp_path / "slave", config=settings, source=MasterSource(*master.address))
+    assert report.healed is not None and report.healed.healed == ((offsets[3], offsets[4]),)
+    assert log_of(tmp_path / "slave") == log_of(copy)
+
+
 @pytest.mark.parametrize("where", [45, 100], ids=["header", "body"])
 @pytest.mark.parametrize("more", [1, 200], ids=["the block grew", "the block is full"])
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -236,7 +347,7 @@ def test_a_copy_that_ends_before_the_damage_is_told_so(tmp_path: Path, sealed: b
     report = repair(store_path, source=FolderSource(copy))
     assert report.healed is not None and report.healed.healed == ()
     reasons = [left.reason for left in report.healed.left]
-    wanted = ["and the damage is after that"] * sealed + ["before it"]
+    wanted = ["and the bytes before that are the same here"] * sealed + ["before it"]
     assert [reason.endswith(f"ends at {offsets[0]}, {end}") for reason, end in zip(reasons, wanted, strict=True)]
     assert log_of(store_path) == damaged and report.backup is None
 
@@ -423,7 +534,7 @@ def test_a_master_that_lacks_the_range_or_is_away_is_told(pair: tuple[Path, Path
     short = Master(log_of(copy)[: offsets[-1]])
     with open_bare(store_path) as store:
         (left,) = store.heal(f"127.0.0.1:{short.port}").left
-        assert left.reason.endswith(f"ends at {offsets[-1]}, and the damage is after that")
+        assert left.reason.endswith(f"ends at {offsets[-1]}, and the bytes before that are the same here")
         short.close()
         (left,) = store.heal("127.0.0.1:1").left
         assert "no answer" in left.reason

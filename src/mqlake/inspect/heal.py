@@ -3,7 +3,8 @@
 The bytes that replace a block which no longer fits its seal must fit it: both checksums, over all of the block. If the
 source ends in the block, its bytes must fit together with the log's own after its end. Those that replace a scar which
 no seal proves must be whole records, CRC included, from its first byte to its last; and around it the source must have
-the bytes that the log has, as far as it goes.
+the bytes that the log has, as far as it goes. A seal that fits the bytes of a scar proves nothing: it was made of the
+damage. It is dropped before they are replaced.
 
 Bytes are written in place, through a descriptor of their own: a failed sync must not be hidden from the thread that
 syncs for puts. Mapped readers see them at once. Only pages that differ are written, and they hold nothing but bytes
@@ -95,7 +96,7 @@ class _Healing:
     # ---- what is damaged
 
     def look(self, progress: Progress | None) -> None:
-        """Compare all seals, and walk what has none."""
+        """Compare all seals, and walk all records: a block may have been sealed with damage in it."""
         end = min(self._writer.ends.durable, self._writer.ends.dispatched)
         first = self._files.first_offset
         found: list[Range] = []
@@ -112,9 +113,7 @@ class _Healing:
                 found += [(start + one, start + stop) for one, stop in blocks]
                 if progress is not None:
                     progress(start + high - first, end - first)
-            is_whole = table is not None and sealed >= min(end - start, file.size) and 0 not in table.states
-            if not is_whole or (found and found[-1][0] >= start):
-                self._walk(file, min(end - start, file.size))
+            self._walk(file, min(end - start, file.size))
         self._broken = found
         if progress is not None:
             progress(end - first, end - first)
@@ -133,8 +132,7 @@ class _Healing:
     # ---- healing it
 
     def run(self) -> HealReport:
-        for block in self._broken:
-            self._try(block, self._heal_block)
+        blocks = [block for block in self._broken if self._try(block, self._heal_block)]
         for scar in self._writer.scars.ranges:
             for part in self._by_file(scar.start, scar.end):
                 if self._try(part, self._heal_scar):
@@ -145,8 +143,9 @@ class _Healing:
             self._writer.checkpoint_now()
         for part in self._healed_scars:
             self._writer.scars.remove(*part)
+        for block in blocks:
+            self._writer.sealer.healed(*block)
         for part in self._healed:
-            self._writer.sealer.healed(*part)
             self._writer.sealer.reseal(*part)
         return HealReport(
             self._source.name,
@@ -189,10 +188,10 @@ class _Healing:
         data = self._source.read(start, end)
         if _sums(data) != sealed[1]:
             own = bytes(file.view(start - file.start, end - file.start))
-            theirs = data.rstrip(b"\0")  # a copy made earlier ends in the block, and has zeros after its end
+            theirs = _to_its_end(data, own)
             data = theirs + own[len(theirs) :]
             if _sums(data) != sealed[1]:
-                return self._why_unproven(start, end, theirs, own)
+                return self._why_unproven(start, theirs, own)
         self._write(file, start, data)
         if not self._fits(file, start, end, sealed[1]):
             return "it does not fit its seal after it was written"
@@ -204,14 +203,16 @@ class _Healing:
     def _fits(self, file: MappedFile, start: int, end: int, sums: bytes) -> bool:
         return _sums(file.view(start - file.start, end - file.start)) == sums
 
-    def _why_unproven(self, start: int, end: int, theirs: bytes, own: bytes) -> str:
+    def _why_unproven(self, start: int, theirs: bytes, own: bytes) -> str:
         """Say why the bytes of the source do not fit the seal of a block. `theirs` end where the source does."""
         name, stop = self._source.name, start + len(theirs)
         if not theirs:
             return f"{name} ends before it"
+        if theirs == own:
+            return f"the bytes of {name} do not fit the seal: it has the same damage"
         if own.startswith(theirs):
-            return f"{name} ends at {stop}, and the damage is after that"
-        if any(own[len(theirs) :]):
+            return f"{name} ends at {stop}, and the bytes before that are the same here"
+        if len(theirs) < len(own):
             others = "there is damage after its end too, or it is damaged itself, or of another log"
             return f"{name} ends at {stop}; with the bytes that follow here it does not fit the seal: {others}"
         return f"the bytes of {name} do not fit the seal: it is damaged there too, or of another log"
@@ -247,7 +248,8 @@ class _Healing:
         if first == start and stop == end:
             return "nothing around it shows that the source has the same log"
         data = self._source.read(first, stop)
-        name, its_end = self._source.name, first + len(data.rstrip(b"\0"))
+        theirs = _to_its_end(data, file.pages[first - file.start : stop - file.start])
+        name, its_end = self._source.name, first + len(theirs)
         if data[: start - first] != file.pages[first - file.start : start - file.start]:
             return f"{name} ends at {its_end}, before it" if its_end < start else f"{name} has other bytes before it"
         is_short = len(data) < end - first
@@ -256,13 +258,21 @@ class _Healing:
             return f"{name} ends at {its_end}, before this range does"
         if reason is not None:
             return f"{name} has no whole records there: {reason}"
-        after = data[end - first : max(end, its_end) - first]
+        after = theirs[end - first :]
         if after != file.pages[end - file.start : end - file.start + len(after)]:
             return f"{name} has other bytes after it"
-        if first == start and not after:
+        if first == start and not any(after):
             return f"{name} ends at {end}, and nothing before it shows that it has the same log"
+        self._drop_wrong_seals(file, start, end)
         self._write(file, start, data[start - first : end - first])
         return _are_records(file.pages, start - file.start, end - file.start, file.start, file.size)
+
+    def _drop_wrong_seals(self, file: MappedFile, start: int, end: int) -> None:
+        """Drop the seals of blocks that were sealed with a scar's damage in them. They are made anew at the end."""
+        for offset in range(start - start % BLOCK_BYTES, end, BLOCK_BYTES):
+            sealed = self._writer.seals.sums_at(offset)
+            if sealed is not None and self._fits(file, *sealed[0], sealed[1]):
+                self._writer.seals.forget([sealed[0]])
 
     def _write(self, file: MappedFile, start: int, data: bytes) -> None:
         """Write the pages that differ, once what was there is kept, and sync them."""
@@ -283,6 +293,12 @@ class _Healing:
 
 def _sums(data: Readable) -> bytes:
     return checksum_blocks(data, 0, len(data), BLOCK_BYTES)
+
+
+def _to_its_end(data: bytes, own: Readable) -> bytes:
+    """Return what a source has of a range. Zeros to its end are after the source's end, unless they are here too."""
+    theirs = data.rstrip(b"\0")
+    return theirs if any(own[len(theirs) :]) else data
 
 
 def _differs(file: MappedFile, position: int, data: bytes) -> bool:
