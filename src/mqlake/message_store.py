@@ -41,6 +41,7 @@ from mqlake.config import (
 from mqlake.delivery.later.retry import resent
 from mqlake.delivery.later.waiting import Waiting
 from mqlake.delivery.registry.groups import Group
+from mqlake.delivery.registry.system_topics import INTERNAL_GROUP_PREFIX
 from mqlake.delivery.registry.topics import Permission, Topic
 from mqlake.delivery.state import Delivery
 from mqlake.delivery.transactions.transaction import Transaction, Transactions
@@ -485,8 +486,9 @@ class MessageStore:
         return self._delivery.groups.get(name)
 
     def groups(self) -> list[str]:
-        """Return the groups that are set up or have progress."""
-        return self._delivery.consumers.groups()
+        """Return the groups that are set up or have progress, without those of the store's own parts."""
+        known, set_up = self._delivery.consumers.groups(), self._delivery.groups
+        return [name for name in known if name in set_up or not name.startswith(INTERNAL_GROUP_PREFIX)]
 
     # ---- consuming
 

@@ -328,6 +328,45 @@ def test_progress_stops_at_the_first_undecided_half_message(tmp_path: Path) -> N
         assert progress_of(store.path) == {HALF: 6, OP: 6}
 
 
+@pytest.mark.parametrize("damaged", [[HALF], [OP], [HALF, OP]])
+def test_progress_beyond_its_queue_loses_no_undecided_transaction(
+    damaged: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_small(tmp_path / "s") as store:
+        with store.transaction() as ended:
+            ended.put(order(b"ended"))
+        held = store.transaction()
+        held.put(order(b"held"))
+        store.transactions.keep()
+        store.delivery.persist()
+        assert progress_of(store.path) == {HALF: 1, OP: 1}
+        with store.transaction() as later:
+            later.put(order(b"later"))
+        for topic in damaged:
+            store.delivery.offsets.set(f"{topic}@CID_RMQ_SYS_TRANS", 0, 9)
+        store.delivery.offsets.sync()
+        crashed = as_a_crash_leaves_it(store, tmp_path / "crashed")
+        held.commit()
+    with open_small(crashed) as store:
+        assert [undecided.id for undecided in store.transactions.undecided()] == [held.id]
+        assert [f"progress on {topic}: offset 9" in caplog.text for topic in (HALF, OP)] == [
+            topic in damaged for topic in (HALF, OP)
+        ]
+        store.transactions.keep()
+        store.delivery.persist()
+        assert progress_of(store.path) == {HALF: 1, OP: 1}, "mended"
+
+
+def test_the_progress_of_transactions_makes_no_group_of_consumers(tmp_path: Path) -> None:
+    with open_small(tmp_path) as store:
+        with store.transaction() as transaction:
+            transaction.put(order(b"x"))
+        store.transactions.keep()
+        assert [known.group for known in store.delivery.offsets.subscriptions()] == ["CID_RMQ_SYS_TRANS"] * 2
+        store.create_group("billing")
+        assert [store.group(name).name for name in store.groups()] == ["billing"]
+
+
 @pytest.mark.parametrize("name", ["v4-broker-run", "v5-broker-run"])
 def test_transactions_that_a_real_broker_left_undecided_are_decided_once(name: str, tmp_path: Path) -> None:
     golden = GoldenStore(name, tmp_path)

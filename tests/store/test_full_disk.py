@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -153,3 +156,36 @@ def test_a_backup_whose_gate_does_not_fit_on_the_disk_is_a_failed_backup(
         with pytest.raises(BackupFailed, match=r"no backup was made: .*gates.*No space left on device"):
             store.backup(tmp_path / "b")
     assert not (tmp_path / "b").exists()
+
+
+HELD = {"log": ("commitlog/*", 65536), "queue": ("consumequeue/orders/0/*", 4096), "index": ("index/*", 4096)}
+"""Files that get a hole, and how much of them stays."""
+
+
+@pytest.mark.parametrize("hole", [None, *HELD])
+@pytest.mark.parametrize("command", [["check"], ["scrub"], ["repair"], ["repair", "--yes"]])
+def test_no_look_at_a_store_on_a_full_tmpfs_is_a_bus_error(
+    command: list[str], hole: str | None, tmp_path: Path
+) -> None:
+    with disk_of(tmp_path / "disk", "4M", "tmpfs") as disk:
+        with open_small(disk / "store", commit_log=CommitLogConfig(file_size_bytes=1 << 18)) as store:
+            for number in range(2000):
+                store.put(message(number, queue_id=0))
+        if hole is not None:
+            pattern, kept = HELD[hole]
+            for path in (disk / "store").glob(pattern):
+                size = path.stat().st_size
+                os.truncate(path, kept)
+                os.truncate(path, size)
+        with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
+            while True:
+                ballast.write(bytes(4096))
+        done = subprocess.run(
+            [sys.executable, "-m", "mqlake", command[0], str(disk / "store"), *command[1:]],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode >= 0, done.stderr
+        assert done.returncode == 0 or hole is not None, done.stdout + done.stderr
+        assert done.returncode != 3 or "DiskFull" in done.stderr, "there is no room to save what repair replaces"

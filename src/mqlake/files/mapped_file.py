@@ -28,6 +28,7 @@ from mqlake.files.open_files import open_files
 from mqlake.runtime.locks import make_global_lock
 
 PAGE_SIZE = 4096
+COPIED_AT_ONCE = 1 << 20
 
 
 class _Counters:
@@ -200,6 +201,17 @@ class MappedFile:
             found.append((position, stop))
             position = stop
         return found
+
+    def read_in(self) -> None:
+        """Replace the mapping by a copy of the data in memory: its holes can be read whatever the disk does."""
+        pages = mmap.mmap(
+            -1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        )  # a page only read takes no memory
+        for start, stop in self.data_ranges(0):
+            for at in range(start, stop, COPIED_AT_ONCE):
+                part = os.pread(self.descriptor, min(stop - at, COPIED_AT_ONCE), at)
+                pages[at : at + len(part)] = part
+        self.pages = pages
 
     def zero_from(self, position: int) -> int:
         """Zero everything from `position` on, writing only where it is not zero. Return the end of what was, or 0."""

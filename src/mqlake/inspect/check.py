@@ -230,6 +230,7 @@ class Examination:
             index,
             self._deleted_topics,
             indexed_from=indexed_from(self.layout),
+            redone_from=self.log.ends.redone_from,
         )
 
     def parts(self, size: int) -> list[Part]:

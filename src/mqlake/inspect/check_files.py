@@ -96,7 +96,9 @@ def _positions(layout: Layout, log: LogMap, findings: Findings) -> None:
 
 def _notes(layout: Layout, log: LogMap, findings: Findings) -> None:
     if layout.abort.exists() and not log.ends.live:
-        findings.add("abort", layout.abort, None, "the last stop was unclean", "no such file")
+        redone_from = log.ends.redone_from
+        cost = f"the next opening recovers: it dispatches the log from {redone_from}" if redone_from < log.end else ""
+        findings.add("abort", layout.abort, None, "the last stop was unclean", "no such file", cost)
     if layout.settings.exists() and not isinstance(parsed(layout.settings), dict):
         findings.add("settings", layout.settings, None, "not JSON", "a JSON object")
     if None in read_scars(layout.scars):

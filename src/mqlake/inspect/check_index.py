@@ -117,8 +117,8 @@ class IndexCheck:
             ("index-missing", matched.missing_count, matched.first_missing),
             ("index-fewer", matched.foreign_missing_count, matched.first_foreign_missing),
         ):
-            self._missing[what] += count
-            if count:
+            if count and first < self._log.ends.redone_from:
+                self._missing[what] += count
                 self._first_missing.setdefault(what, first)
         self._surplus += matched.surplus
         for number, entry in matched.late:
@@ -134,6 +134,8 @@ class IndexCheck:
         place = self.files.position_of(number)
         key_hash = int.from_bytes(file.pages[place : place + 4], "big", signed=True)
         offset = self.files.offset_at(file, number)
+        if offset >= self._log.ends.redone_from:
+            return  # the next opening removes it
         if any(gap.start <= offset < gap.end for gap in self._log.gaps):
             return  # damage of the log is reported for the log
         told = f"hash {key_hash} of the record at {offset}"
@@ -158,7 +160,8 @@ class IndexCheck:
             known = chains.get(str(file.path))
             if known is None:
                 known = check_index(file.pages, self._slots, self._entries, next_entry, self._log.ends.live)
-            self._look_at_header(file, header, next_entry, known)
+            if not self._log.ends.goes_back_to(file.path.name):
+                self._look_at_header(file, header, next_entry, known)
         for what, first in self._first_missing.items():
             told = f"{self._missing[what]} of {self._key_count} keys, from the record at {first}"
             self._findings.add(what, self._layout.index, None, told, "an entry for each")

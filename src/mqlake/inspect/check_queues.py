@@ -21,7 +21,7 @@ from mqlake.files.mapped_file import MappedFile
 from mqlake.inspect.findings import Findings
 from mqlake.inspect.log_map import LogMap
 from mqlake.inspect.neighbours import Fix, Hole, fix_for, is_hidden, is_lost, records_inside
-from mqlake.inspect.piece import Piece, QueueRun
+from mqlake.inspect.piece import NEVER, Piece, QueueRun
 from mqlake.inspect.queue_files import QueueFiles, Wrong, queue_folder, queue_folders
 from mqlake.inspect.survey import look
 from mqlake.kernel import StoredRecord
@@ -48,7 +48,7 @@ class _Queue(QueueFiles):
         self.seen = False
         """Whether the log has records of this queue."""
         self.first = self.next = 0
-        self.last_record = -1
+        self.first_record = self.last_record = -1
         self.holes: list[Hole] = []
         self.lost_end = 0
         """The queue offset after the last lost message if nothing follows it; else 0."""
@@ -89,7 +89,7 @@ class QueueCheck:
         for run in piece.runs:
             queue = self._queue(run.topic, run.queue_id)
             if not queue.seen:
-                queue.seen, queue.first = True, run.first
+                queue.seen, queue.first, queue.first_record = True, run.first, run.first_record
                 if run.first > 0:
                     self.outliers.add(run.first_record)
             elif run.first != queue.next:
@@ -124,7 +124,7 @@ class QueueCheck:
 
     def finish(self) -> None:
         for (topic, queue_id), queue in sorted(self.queues.items()):
-            if not queue.known:
+            if not queue.known and queue.first_record < self._log.ends.redone_from:
                 self.wrong.add((topic, queue_id))
                 expected = f"a folder with entries {queue.first} to {queue.next - 1}"
                 self._findings.add("queue-missing", queue.directory, None, "none", expected)
@@ -221,9 +221,10 @@ class QueueCheck:
                 if stop >= number:
                     stop = queue.lost_end = self._end_of_lost(topic, queue_id, queue, file, stop)
                     self._look_beyond(file.pages[stop * ENTRY_SIZE - file.start :][:ENTRY_SIZE])
-                self._look_behind(topic, queue_id, queue, file, max(stop, number))
+                if self._log.ends.redone_from == NEVER:  # else the next opening zeroes what is there
+                    self._look_behind(topic, queue_id, queue, file, max(stop, number))
         for hole in queue.holes:
-            if hole.stop - hole.first <= MAX_HOLES:
+            if hole.stop - hole.first <= MAX_HOLES and hole.before < self._log.ends.redone_from:
                 self._look_at_hole(queue, hole)
 
     def _look_beyond(self, entries: bytes) -> None:
@@ -244,8 +245,8 @@ class QueueCheck:
             if size > 0 and (size == FILLER_SIZE or 0 <= offset < self._log.first or self._in_gap(offset)):
                 continue
             here = data[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE]
-            if not queue.seen and self._log.ends.limit is not None and offset >= self._log.ends.limit:
-                return  # written after the check of a live store began
+            if not queue.seen and offset >= self._log.ends.derived_before:
+                return  # written after the check of a live store began, or removed by the next opening
             expected = f"an entry of a message before offset {self._log.first}, or a filler"
             self._wrong_entry(topic, queue_id, queue, number + at, here, expected)
             if (

@@ -16,7 +16,7 @@ from mqlake.files.layout import Layout
 from mqlake.files.lock import writer_of
 from mqlake.files.mapped_file import MappedFile
 from mqlake.files.positions import APPENDED, DISPATCHED, DURABLE, WRITER, Positions
-from mqlake.inspect.piece import BadPort, Piece
+from mqlake.inspect.piece import NEVER, BadPort, Piece
 from mqlake.inspect.survey import Placement
 from mqlake.kernel import StoredRecord, check_record, find_record, walk_records
 from mqlake.kernel.types import BAD_MAGIC, BAD_SIZE, BLANK, NOTHING, REACHED_END
@@ -55,6 +55,18 @@ class Ends(NamedTuple):
     watermark: int
     """The log was synced up to here; 0 if unknown."""
     checkpoint: Checkpoint | None
+    redone_from: int = NEVER
+    """The next opening goes back to this offset and dispatches the log from there, because the store was not closed."""
+
+    @property
+    def derived_before(self) -> int:
+        """Queues and index are complete before this offset."""
+        return self.redone_from if self.limit is None else self.limit
+
+    def goes_back_to(self, index_file: str) -> bool:
+        """Return whether the next opening restores an index file from our checkpoint, or removes it."""
+        newest = self.checkpoint.index.files[-1:] if self.checkpoint is not None else ()
+        return self.redone_from < NEVER and (index_file,) >= newest
 
 
 def read_ends(layout: Layout, *, locked_here: bool) -> Ends:
@@ -65,15 +77,18 @@ def read_ends(layout: Layout, *, locked_here: bool) -> Ends:
     if checkpoint is not None and not is_latest(layout, checkpoint):
         checkpoint = None  # RocketMQ has written the store since
     watermark = max(checkpoint.durable, checkpoint.dispatched) if checkpoint is not None else 0
+    redone_from = NEVER
+    if checkpoint is not None and not checkpoint.clean and not live and layout.abort.exists():
+        redone_from = checkpoint.dispatched
     if positions is None:
-        return Ends(live, None, watermark, checkpoint)
+        return Ends(live, None, watermark, checkpoint, redone_from)
     words = positions.words
     if live and words[WRITER] == writer_of(layout.lock):
         return Ends(True, words[DISPATCHED], 0, checkpoint)
     closed = checkpoint is not None and checkpoint.clean
     if not closed and 0 <= words[DURABLE] <= words[APPENDED]:
         watermark = max(watermark, words[DURABLE])
-    return Ends(live, None, watermark, checkpoint)
+    return Ends(live, None, watermark, checkpoint, redone_from)
 
 
 class LogMap:

@@ -8,6 +8,7 @@ the one before ended; it checks missing pieces itself.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,8 @@ from mqlake.logs.damage import boundary_behind
 from mqlake.logs.deleted_topics import without_deleted
 
 GRID = 32 << 20
+NEVER = 1 << 62
+"""A physical offset after the end of any log."""
 BORN_HOST_AT = 48
 
 
@@ -83,7 +86,9 @@ class How(NamedTuple):
     queues: bool = True
     """Whether queues are checked."""
     indexed_from: int = 0
-    """The entries of the index before this offset are RocketMQ's; 1 << 62 if all are."""
+    """The entries of the index before this offset are RocketMQ's; NEVER if all are."""
+    redone_from: int = NEVER
+    """Records from this offset on need no entry in a queue yet: the next opening dispatches them."""
 
 
 class Part(NamedTuple):
@@ -166,8 +171,17 @@ class Looker:
             if topic in self._how.batch_topics or not self._how.queues:
                 continue
             records = ENTRY.unpack_from(entries)[0], ENTRY.unpack_from(entries, len(entries) - ENTRY_SIZE)[0]
-            wrong = self.queue(topic, queue_id).differences(first, entries)
+            due = entries if records[1] < self._how.redone_from else _entries_before(entries, self._how.redone_from)
+            wrong = self.queue(topic, queue_id).differences(first, due)
             yield QueueRun(topic, queue_id, first, first + len(entries) // ENTRY_SIZE, *records, wrong)
+
+
+def _entries_before(entries: bytes, redone_from: int) -> bytes:
+    """Return the entries of records before an offset."""
+    count = bisect_left(
+        range(len(entries) // ENTRY_SIZE), redone_from, key=lambda at: ENTRY.unpack_from(entries, at * ENTRY_SIZE)[0]
+    )
+    return entries[: count * ENTRY_SIZE]
 
 
 def bad_port(file: MappedFile, position: int, which: int) -> BadPort:

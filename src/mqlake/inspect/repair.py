@@ -30,7 +30,7 @@ from mqlake.codec.config_json import MAX_CONFIG_BYTES
 from mqlake.codec.queue_entry import ENTRY
 from mqlake.codec.seal_file import BLOCK_BYTES, MAX_SIZE
 from mqlake.config import RetentionConfig, StoreConfig
-from mqlake.errors import NotAStore, StoreLocked
+from mqlake.errors import NotAStore, StoreLocked, typed_errors
 from mqlake.files.kinds import WrongKind, wrong_kinds
 from mqlake.files.layout import Layout
 from mqlake.files.lock import StoreLock, writer_of
@@ -122,13 +122,14 @@ def repair(
         before, actions = work.examined.report(), work.plan()
         if not actions or (confirm is not None and not confirm(before, actions)):
             return RepairReport(layout.root, before, tuple(actions), not actions, None, before)
-        work.move_wrong_kinds()
-        if not can_be_locked:  # until now: nothing may be changed before it is confirmed
-            held.callback(StoreLock(layout.lock).release)
-        work.accept_blocks()
-        work.mend_log()
-        work.mend_derived()
-        work.mend_config()
+        with typed_errors(layout.root, "repaired"):
+            work.move_wrong_kinds()
+            if not can_be_locked:  # until now: nothing may be changed before it is confirmed
+                held.callback(StoreLock(layout.lock).release)
+            work.accept_blocks()
+            work.mend_log()
+            work.mend_derived()
+            work.mend_config()
     work.rebuild()
     after = work.mend_entries()
     backup, accepted = work.backup.folder, work.accepted_count

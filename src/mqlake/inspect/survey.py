@@ -62,12 +62,35 @@ def look(directory: Path) -> list[FoundFile]:
 
 
 def open_file(path: Path, start: int) -> MappedFile | None:
-    """Map a file of any size for reading; return None if it is empty or gone."""
+    """Map a file of any size for reading, so that any byte of it can be read; return None if it is empty or gone."""
     try:
         size = path.stat().st_size
-        return MappedFile.open(path, start, size, writable=False) if size else None
+        file = MappedFile.open(path, start, size, writable=False) if size else None
     except FileNotFoundError:
         return None
+    if file is not None and _takes_memory_for_holes(file):
+        file.read_in()
+    return file
+
+
+def _takes_memory_for_holes(file: MappedFile) -> bool:
+    """Return whether the file is in a tmpfs and has holes.
+
+    A tmpfs gives a hole a block when its mapped page is read: that takes space from the store, and is SIGBUS if there
+    is none left.
+    """
+    status = os.fstat(file.descriptor)
+    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    return status.st_blocks * 512 < file.size and device in _tmpfs_devices()
+
+
+def _tmpfs_devices() -> set[str]:
+    """Return the device numbers of all mounted tmpfs, as `proc_pid_mountinfo` shows them."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return set()
+    return {line.split()[2] for line in mounts if " - tmpfs " in line}
 
 
 def likely_file_size(files: list[FoundFile], spare: list[FoundFile], noted: int = 0) -> int | None:
@@ -170,8 +193,9 @@ def place(found: list[FoundFile], file_size: int) -> Placement:
     named = (start_of(each.path.name.removesuffix(MOVED)) for each in found)
     names = [start for start in named if start is not None and start % file_size == 0]
     for start in _continuing(files, strays, names, file_size):
-        misnamed[start] = strays[start].path
-        files[start] = MappedFile.open(misnamed[start], start, strays[start].size, writable=False)
+        file = open_file(strays[start].path, start)
+        if file is not None:
+            misnamed[start], files[start] = file.path, file
     left = {start: each for start, each in strays.items() if start not in misnamed}
     apart = frozenset(each.path for start, each in left.items() if start not in files)
     aside += [(each, _of_file(start)) for start, each in left.items()]

@@ -7,6 +7,7 @@ that it never passes a half message whose operation a power cut takes back.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,13 +15,15 @@ from dataclasses import dataclass
 from mqlake.delivery.properties import CHECK_TIMES, IMMUNITY_S, PRODUCER_GROUP, TRANSACTION_ID, UNIQUE_KEY
 from mqlake.delivery.registry.offsets import ConsumerOffsets, name_of
 from mqlake.delivery.registry.system_topics import HALF_TOPIC, OP_TOPIC
+from mqlake.errors import OffsetOutOfRange
 from mqlake.message import Durability, Message, StoredMessage
 from mqlake.store.ports import Writing
-from mqlake.store.read import MAX_READ_BYTES
+from mqlake.store.read import MAX_READ_BYTES, QueueRange
 
 GROUP = "CID_RMQ_SYS_TRANS"
 DONE_TAG = "d"
 READ_COUNT = 1_000
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -59,21 +62,25 @@ class Halves:
     def _load(self) -> None:
         self._writing.settle()
         self.next_offset = self._writing.queues.end_of(HALF_TOPIC, 0)
-        start = self._progress(HALF_TOPIC)
-        for message in self._read(OP_TOPIC, self._progress(OP_TOPIC)):
+        start, operations_start = self._starts()
+        for message in self._read(OP_TOPIC, operations_start):
             self._operations.extend((message.queue_offset, offset) for offset in ended_by(message) if offset >= start)
         ended = {offset for _, offset in self._operations}
         for message in self._read(HALF_TOPIC, start):
             if message.queue_offset not in ended:
                 self.add(half_of(message))
 
-    def _progress(self, topic: str) -> int:
-        """Return the queue offset to resume at, moved into the queue."""
-        if not self._writing.queues.queue_ids(topic):
-            return 0
-        found = self._writing.reader.range_of(topic, 0)
-        known = self._offsets.get(name_of(topic, GROUP), 0)
-        return min(max(known or 0, found.first_offset), found.end_offset)
+    def _starts(self) -> tuple[int, int]:
+        """Return the queue offsets of the half message and of the operation to resume at.
+
+        No half message before its progress is undecided, unless the progress is damaged: one beyond the queue is. Then
+        all that is left is read, with all operations: those before their progress ended half messages that are left.
+        """
+        half, operations = (self._writing.reader.range_or_empty(topic, 0) for topic in (HALF_TOPIC, OP_TOPIC))
+        start, operations_start = _progress_in(half, self._offsets), _progress_in(operations, self._offsets)
+        if start is None:
+            return half.first_offset, operations.first_offset
+        return start, operations.first_offset if operations_start is None else operations_start
 
     def _read(self, topic: str, start: int) -> Iterator[StoredMessage]:
         """Yield the messages of a queue. A light queue of this name may have put others into it: they are left out."""
@@ -143,6 +150,15 @@ class Halves:
         for topic, queue_offset in progress.items():
             if self._offsets.get(name_of(topic, GROUP), 0) != queue_offset:
                 self._offsets.set(name_of(topic, GROUP), 0, queue_offset)
+
+
+def _progress_in(queue: QueueRange, offsets: ConsumerOffsets) -> int | None:
+    """Return the progress on a queue, after what retention deleted; None if it is beyond the queue."""
+    known = offsets.get(name_of(queue.topic, GROUP), queue.queue_id) or 0
+    if known > queue.end_offset:
+        _log.error("%s", OffsetOutOfRange(f"progress on {queue.topic}", known, queue.first_offset, queue.end_offset))
+        return None
+    return max(known, queue.first_offset)
 
 
 def half_of(message: StoredMessage) -> Half:
