@@ -211,6 +211,7 @@ FILES = [
     *("lock", "abort", "checkpoint", "config/topics.json", "config/timercheck", "config/delayOffset.json"),
     *("mqlake/settings.json", "mqlake/deleted-topics", "mqlake/deleted-topics.bak", "mqlake/checkpoint"),
     *("mqlake/positions", "mqlake/timer", "mqlake/scars", "mqlake/gates/archive", "mqlake/identity"),
+    "mqlake/epoch",
     *("mqlake/clock.json", "mqlake/health.json", "mqlake/recovery.json", f"consumequeue/orders/0/{0:020d}"),
 ]
 FOLDERS = [
