@@ -81,12 +81,14 @@ def read_epoch(layout: Layout) -> Promotion | None:
     """Return the last promotion of a store; None if there was none, or if its note cannot be read."""
     try:
         content = json.loads(read_small_file(layout.epoch, MAX_SIZE))
-        numbers = [content[name] for name in ("epoch", "start_offset", "promoted_ms")]
+        epoch, start, at_ms = numbers = content["epoch"], content["start_offset"], content["promoted_ms"]
         masters = tuple(content["masters"])
     except (OSError, StoreError, ValueError, TypeError, KeyError):
         return None
     is_sound = all(type(number) is int and number >= 0 for number in numbers)
-    return Promotion(*numbers, masters) if is_sound and all(isinstance(each, str) for each in masters) else None
+    return (
+        Promotion(epoch, start, at_ms, masters) if is_sound and all(isinstance(each, str) for each in masters) else None
+    )
 
 
 def _answers(address: str) -> bool:
