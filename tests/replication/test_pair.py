@@ -14,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from mqlake import Message, MessageStore
+from mqlake import Message, MessageStore, StoreConfig
 from mqlake.client import Producer
 from mqlake.client.sending import SendStatus
 from mqlake.errors import InvalidConfig, MasterAlive, MasterUnknown, RemoteError, StoreLocked
 from mqlake.files.layout import Layout
+from mqlake.inspect.repair import repair
+from mqlake.replication import follow
+from mqlake.replication.fetch import MasterSource
 from mqlake.replication.promotion import Promotion, promote, read_epoch
 from tests.replication.served import ServedBroker
 from tests.replication.slaves import until
@@ -114,6 +117,37 @@ def test_what_was_confirmed_survives_many_losses_of_the_master(tmp_path: Path) -
         confirmed += lose_the_master(tmp_path / str(number), tmp_path / str(number + 1), f"r{number}", 1 + number % 3)
         missing = set(confirmed) - bodies(tmp_path / str(number + 1))
         assert not missing, f"round {number}: {len(missing)} of {len(confirmed)} confirmed messages are gone"
+
+
+def test_a_slave_serves_its_log_to_further_slaves_and_to_heal_from(tmp_path: Path) -> None:
+    at, file_size = ("--ha-listen", "127.0.0.1:0"), str(1 << 20)
+    with ServedBroker(tmp_path / "a", "--role", "async-master", *at, mappedFileSizeCommitLog=file_size) as first:
+        master = "{}:{}".format(*first.ready().slaves)
+        with ServedBroker(
+            tmp_path / "b", "--role", "slave", "--master", master, *at, mappedFileSizeCommitLog=file_size
+        ) as second:
+            slave = "{}:{}".format(*second.ready().slaves)
+            with Producer(first.name_server, group="chain") as producer:
+                for number in range(20):
+                    producer.send(Message("orders", b"%d" % number, keys=["k"]))
+            with MessageStore.open(tmp_path / "a", read_only=True) as store:
+                end = store.end_offset
+            with follow(
+                tmp_path / "c",
+                slave,
+                config=StoreConfig.from_properties({"mappedFileSizeCommitLog": file_size}),
+                begin_offset=0,
+            ) as further:
+                assert further.slave is not None
+                assert further.slave.wait_caught_up(30, end_offset=end)
+            log = tmp_path / "c" / "commitlog" / f"{0:020d}"
+            whole = log.read_bytes()
+            with log.open("r+b") as file:
+                file.seek(1000)
+                file.write(b"damage")
+            assert repair(tmp_path / "c", source=MasterSource(*second.slaves)).after.holds
+            assert log.read_bytes() == whole
+    assert bodies(tmp_path / "c") == {b"%d" % number for number in range(20)}
 
 
 def test_promote_says_what_it_did_and_refuses_while_the_master_lives(tmp_path: Path) -> None:
