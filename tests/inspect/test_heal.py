@@ -125,6 +125,30 @@ def test_messages_of_a_scar_that_queues_and_index_never_knew_come_back(pair: tup
     assert check(store_path).findings == ()
 
 
+@pytest.mark.parametrize("first_lost", [3, 400], ids=["in the first file", "in a later one"])
+def test_healed_messages_that_rebuilt_queues_lack_get_their_entries_back(
+    pair: tuple[Path, Path, list[int]], first_lost: int
+) -> None:
+    """In the first file the entry of a lost message names the next one that is left."""
+    store_path, copy, offsets = pair
+    for number in range(first_lost, first_lost + 3):
+        flip(store_path, offsets[number] + 5)
+    shutil.rmtree(store_path / "consumequeue")
+    kept = [number for number in range(COUNT) if not first_lost <= number <= first_lost + 2]
+    with open_bare(store_path) as store:
+        store.wait_dispatched()
+        assert served(store) == kept
+    queues = [file for file in (store_path / "consumequeue/orders/0").iterdir() if file.read_bytes().strip(b"\0")]
+    healed = {file.name: (copy / file.relative_to(store_path)).read_bytes() for file in queues}
+    assert {file.name: file.read_bytes() for file in queues} != healed
+    with open_bare(store_path) as store:
+        assert store.heal(copy).left == ()
+        assert served(store) == list(range(COUNT))
+    assert {file.name: file.read_bytes() for file in queues} == healed
+    open_bare(store_path).close()  # the index is built anew
+    assert check(store_path).findings == ()
+
+
 def test_a_scar_without_a_seal_is_healed_by_whole_records_between_equal_bytes(
     pair: tuple[Path, Path, list[int]],
 ) -> None:

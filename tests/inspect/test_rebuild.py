@@ -123,7 +123,9 @@ def staged(folder: Path, first: int, offsets: range) -> StagedRun:
 
 def site_in(folder: Path) -> Site:
     (folder / "index").mkdir()
-    return Site(str(folder), str(folder / "built"), str(folder / "index"), str(folder / "none"), QUEUE_FILE, 10, 6, 0)
+    return Site(
+        str(folder), str(folder / "built"), str(folder / "index"), str(folder / "none"), QUEUE_FILE, 10, 6, 0, LOG_FILE
+    )
 
 
 def test_a_queue_that_restarts_is_one_run_wherever_the_log_was_split(

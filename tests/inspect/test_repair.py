@@ -211,6 +211,7 @@ FILES = [
     *("lock", "abort", "checkpoint", "config/topics.json", "config/timercheck", "config/delayOffset.json"),
     *("mqlake/settings.json", "mqlake/deleted-topics", "mqlake/deleted-topics.bak", "mqlake/checkpoint"),
     *("mqlake/positions", "mqlake/timer", "mqlake/scars", "mqlake/gates/archive", "mqlake/identity"),
+    "mqlake/epoch",
     *("mqlake/clock.json", "mqlake/health.json", "mqlake/recovery.json", f"consumequeue/orders/0/{0:020d}"),
 ]
 FOLDERS = [
@@ -403,6 +404,27 @@ def test_a_topic_whose_only_message_is_lost_is_empty_and_takes_new_messages(stor
     with MessageStore.open(store) as opened:
         assert opened.put(message(3, "lonely", queue_id=0)).queue_offset == 0
     assert mqlake.check(store).holds
+
+
+@pytest.mark.parametrize("place", [5_000, LOG_FILE + 5_000, 2 * LOG_FILE + 5_000], ids=["1st", "2nd", "3rd file"])
+def test_dispatch_of_a_repaired_log_writes_the_entries_of_the_repair(place: int, tmp_path: Path) -> None:
+    """A slave derives its queues from the log alone, and so does a store whose queues were lost."""
+    path, slave = tmp_path / "s", tmp_path / "slave"
+    with open_small(path) as store:
+        made = [store.put(message(number, queue_id=0, body=bytes(500))).physical_offset for number in range(600)]
+    lost = next(offset for offset in made if offset > place)
+    with (path / f"commitlog/{lost - lost % LOG_FILE:020d}").open("r+b") as file:
+        file.seek(lost % LOG_FILE)
+        file.write(bytes(1200))
+    assert repair(path).after.findings == ()
+    shutil.copytree(path / "commitlog", slave / "commitlog")
+    open_small(slave).close()
+    assert queue_bytes(slave) == queue_bytes(path)
+    assert mqlake.check(slave).holds
+
+
+def queue_bytes(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in (path / "consumequeue/orders/0").iterdir()}
 
 
 @pytest.mark.parametrize("lost", [1, 3])

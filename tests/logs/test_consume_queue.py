@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
@@ -32,6 +33,24 @@ def test_entries_of_lost_messages_do_not_hide_the_messages_around_them(seed: int
         gone = [front + number for number in range(count) if number not in lost and offsets[number] < log_first]
         assert all(first <= number for number in kept)
         assert all(number < first for number in gone)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_messages_that_were_lost_are_entered_in_any_order_once_they_are_back(
+    tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    """Until then each of their entries names the message after them, and no entry of another record may replace one."""
+    queue = ConsumeQueue(tmp_path / "q", 2000, writable=True)
+    entries = [ENTRY.pack(100 * number, 50, 7) for number in range(6)]
+    assert queue.write(0, entries[0])
+    assert queue.write(4, entries[4])
+    assert queue.write(5, entries[5])
+    assert [queue.entry(number) for number in (1, 2, 3)] == [queue.entry(4)] * 3
+    assert not queue.write(2, ENTRY.pack(900, 50, 7))
+    assert not queue.write(4, entries[3])
+    for number in order:
+        assert queue.write(1 + number, entries[1 + number])
+    assert bytes(queue.entries(0, 6)) == b"".join(entries)
 
 
 def test_a_sync_while_a_queue_is_being_created_has_nothing_to_do(

@@ -28,16 +28,20 @@ def entries(first: int, count: int = 1) -> bytes:
     return b"".join(ENTRY.pack(100 * number, 50, number) for number in range(first, first + count))
 
 
+def log(tmp_path: Path) -> MappedFileQueue:
+    return MappedFileQueue(tmp_path / "log", 1 << 20, writable=False)
+
+
 def writer(tmp_path: Path, file_size: int = FILE_SIZE) -> ConsumeQueues:
     (tmp_path / "queues").mkdir(exist_ok=True)
-    queues = ConsumeQueues(tmp_path / "queues", file_size, writable=True, scratch=tmp_path / "scratch")
+    queues = ConsumeQueues(tmp_path / "queues", file_size, log(tmp_path), writable=True, scratch=tmp_path / "scratch")
     queues.load()
     queues.log_end = LOG_END
     return queues
 
 
 def reader(tmp_path: Path) -> ConsumeQueues:
-    queues = ConsumeQueues(tmp_path / "queues", FILE_SIZE, writable=False)
+    queues = ConsumeQueues(tmp_path / "queues", FILE_SIZE, log(tmp_path), writable=False)
     queues.load()
     queues.trust_up_to(LOG_END)
     return queues

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import errno
+import json
 import socket
 import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from mqlake import Message, MessageStore
+from mqlake import Message, MessageStore, StoreConfig
 from mqlake.client import Producer
 from mqlake.client.sending import SendStatus
 from mqlake.errors import InvalidConfig, MasterAlive, MasterUnknown, RemoteError, StoreLocked
-from mqlake.replication.promotion import promote
+from mqlake.files.layout import Layout
+from mqlake.inspect.repair import repair
+from mqlake.replication import follow
+from mqlake.replication.fetch import MasterSource
+from mqlake.replication.promotion import Promotion, promote, read_epoch
 from tests.replication.served import ServedBroker
 from tests.replication.slaves import until
 
@@ -113,6 +119,37 @@ def test_what_was_confirmed_survives_many_losses_of_the_master(tmp_path: Path) -
         assert not missing, f"round {number}: {len(missing)} of {len(confirmed)} confirmed messages are gone"
 
 
+def test_a_slave_serves_its_log_to_further_slaves_and_to_heal_from(tmp_path: Path) -> None:
+    at, file_size = ("--ha-listen", "127.0.0.1:0"), str(1 << 20)
+    with ServedBroker(tmp_path / "a", "--role", "async-master", *at, mappedFileSizeCommitLog=file_size) as first:
+        master = "{}:{}".format(*first.ready().slaves)
+        with ServedBroker(
+            tmp_path / "b", "--role", "slave", "--master", master, *at, mappedFileSizeCommitLog=file_size
+        ) as second:
+            slave = "{}:{}".format(*second.ready().slaves)
+            with Producer(first.name_server, group="chain") as producer:
+                for number in range(20):
+                    producer.send(Message("orders", b"%d" % number, keys=["k"]))
+            with MessageStore.open(tmp_path / "a", read_only=True) as store:
+                end = store.end_offset
+            with follow(
+                tmp_path / "c",
+                slave,
+                config=StoreConfig.from_properties({"mappedFileSizeCommitLog": file_size}),
+                begin_offset=0,
+            ) as further:
+                assert further.slave is not None
+                assert further.slave.wait_caught_up(30, end_offset=end)
+            log = tmp_path / "c" / "commitlog" / f"{0:020d}"
+            whole = log.read_bytes()
+            with log.open("r+b") as file:
+                file.seek(1000)
+                file.write(b"damage")
+            assert repair(tmp_path / "c", source=MasterSource(*second.slaves)).after.holds
+            assert log.read_bytes() == whole
+    assert bodies(tmp_path / "c") == {b"%d" % number for number in range(20)}
+
+
 def test_promote_says_what_it_did_and_refuses_while_the_master_lives(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "store") as store:
         store.put(Message("orders", b"x"))
@@ -133,13 +170,18 @@ def test_promote_says_what_it_did_and_refuses_while_the_master_lives(tmp_path: P
         OSError(errno.EMFILE, "Too many open files"),
         OSError(errno.ENETUNREACH, "Network is unreachable"),
         OSError(errno.EACCES, "Permission denied"),
+        OSError(errno.EHOSTUNREACH, "No route to host"),
+        TimeoutError(errno.ETIMEDOUT, "Connection timed out"),
     ],
-    ids=["its name does not resolve", "no descriptor", "no way into its network", "a firewall here"],
+    ids=[
+        *("its name does not resolve", "no descriptor", "no way into its network", "a firewall here"),
+        *("its machine cannot be reached", "silence"),
+    ],
 )
 def test_a_master_that_cannot_be_asked_is_not_taken_for_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: OSError
 ) -> None:
-    """Only a refused connection, or a machine that does not answer, says that nobody is there."""
+    """Only a refused connection says that nobody is there."""
     with MessageStore.open(tmp_path / "store") as store:
         store.put(Message("orders", b"x"))
 
@@ -170,6 +212,43 @@ def test_a_master_that_answers_at_one_of_the_addresses_of_its_name_is_alive(
         for is_gone in (False, True):
             with pytest.raises(MasterAlive):
                 promote(tmp_path / "store", [f"master:{port}"], is_gone=is_gone)
+
+
+def test_a_paused_master_is_not_taken_for_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It accepts no connection, and one that waits in vain looks like one to a machine that is switched off."""
+    monkeypatch.setattr("mqlake.replication.promotion.PATIENCE_S", 0.3)
+    with MessageStore.open(tmp_path / "store") as store:
+        store.put(Message("orders", b"x"))
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as paused, ExitStack() as waiting:
+        at = "{}:{}".format(*paused.getsockname())
+        for _ in range(8):
+            connection = waiting.enter_context(socket.socket())
+            connection.setblocking(False)
+            connection.connect_ex(paused.getsockname())
+        with pytest.raises(MasterUnknown, match="timed out"):
+            promote(tmp_path / "store", [at])
+        assert not (tmp_path / "store" / "mqlake" / "epoch").exists()
+        assert promote(tmp_path / "store", [at], is_gone=True).epoch == 1
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        *({"epoch": epoch} for epoch in ("x", None, 1.5, -9, True)),
+        *({"start_offset": "a"}, {"promoted_ms": None}, {"masters": 5}, {"masters": [5]}),
+    ],
+    ids=str,
+)
+def test_a_damaged_note_of_the_last_promotion_counts_as_none(tmp_path: Path, note: dict[str, object]) -> None:
+    with MessageStore.open(tmp_path / "store") as store:
+        store.put(Message("orders", b"x"))
+    layout = Layout(tmp_path / "store")
+    whole = {"epoch": 3, "start_offset": 0, "promoted_ms": 1, "masters": ["127.0.0.1:1"]}
+    layout.epoch.write_text(json.dumps(whole))
+    assert read_epoch(layout) == Promotion(3, 0, 1, ("127.0.0.1:1",))
+    layout.epoch.write_text(json.dumps(whole | note))
+    assert read_epoch(layout) is None
+    assert promote(tmp_path / "store", [], is_gone=True).epoch == 1
 
 
 def test_promote_without_an_address_needs_the_word_that_the_master_is_gone(tmp_path: Path) -> None:

@@ -371,6 +371,27 @@ def test_a_slave_that_is_ahead_of_its_master_says_where_the_master_ends(master: 
                 slave.slave.wait_caught_up(IN_TIME_S)
 
 
+@pytest.mark.parametrize("back", [1, 2], ids=["the last byte", "the last but one"])
+def test_logs_part_at_the_record_that_holds_the_first_byte_that_differs(
+    master: MessageStore, tmp_path: Path, back: int
+) -> None:
+    kept = [master.put(message(number)) for number in range(5)]
+    with SendingMaster(master) as sender:
+        with open_slave(tmp_path / "slave", sender.address) as slave:
+            caught_up(master, slave)
+        parted, at = kept[3].physical_offset, kept[3].end - back
+        with Path(tmp_path / "slave", "commitlog", f"{0:020d}").open("r+b") as file:
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([byte ^ 4]))
+        with open_slave(tmp_path / "slave", sender.address) as slave:
+            assert slave.slave is not None
+            heals = f"repair {tmp_path / 'slave'} --from {sender.address}"
+            with pytest.raises(Diverged, match=f"part at offset {parted}: the bytes differ at {at}; .*{heals}"):
+                slave.slave.wait_caught_up(IN_TIME_S)
+
+
 def test_a_log_that_is_long_enough_counts_only_once_it_was_compared(master: MessageStore, tmp_path: Path) -> None:
     for number in range(20):
         master.put(message(number))

@@ -24,7 +24,7 @@ from mqlake.replication.promotion import promote as make_master
     "--gone",
     is_flag=True,
     help="You have made sure that the old master takes no more messages, and it cannot be asked: its name is unknown "
-    "here, its network out of reach. One that answers is refused all the same.",
+    "here, its network out of reach, or it is silent. One that answers is refused all the same.",
 )
 @click.option(
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="Settings file with RocketMQ's property names."

@@ -55,7 +55,8 @@ class Plan(NamedTuple):
 @click.option(
     "--ha-listen",
     metavar="HOST:PORT",
-    help="Where slaves are served. [default: the broker's host, haListenPort or 10912, if a role is given]",
+    help="Where slaves are served. [default: for a master, the broker's host, haListenPort or 10912; a slave serves "
+    "its log to others only if this is given]",
 )
 @click.option(
     "--name-server",
@@ -166,11 +167,14 @@ def _require_slave(properties: dict[str, str]) -> None:
 
 
 def _slaves_address(given: str | None, host: str, properties: dict[str, str]) -> Address | None:
-    """Return where slaves are served: only if an option or the configuration speaks of it, and not by a slave."""
+    """Return where slaves are served: only if an option or the configuration speaks of it; by a slave only if an option
+    does, because its broker.conf is often a copy of its master's.
+    """
     from mqlake.broker.listening import Address
     from mqlake.config import ReplicationConfig
 
-    if properties.get("brokerRole") == "SLAVE" or not (given or properties.keys() & {"brokerRole", "haListenPort"}):
+    is_master = properties.get("brokerRole") != "SLAVE" and properties.keys() & {"brokerRole", "haListenPort"}
+    if not given and not is_master:
         return None
     port = _port(properties, "haListenPort", ReplicationConfig().listen_port)
     return Address.parse(given, port) if given else Address(host, port)

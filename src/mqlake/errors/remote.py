@@ -213,5 +213,6 @@ class Diverged(ReplicationError):
         return (
             f"{self.path}: this log and the one of the master at {self.master} part at offset {self.offset}: "
             f"{self.found}; {self.end - self.offset} bytes from there on exist only here; save what you need of them "
-            "(mqlake scan), then replicate into an empty folder instead"
+            "(mqlake scan), then replicate into an empty folder instead; if they are damaged (mqlake check), heal "
+            f"them: mqlake repair {self.path} --from {self.master}"
         )

@@ -33,7 +33,7 @@ _FILES: Final = re.compile(
     r"|config/([^/]+\.json(\.bak)?|timercheck)"
     f"|((commitlog|timerlog|mqlake/spare|mqlake/times|mqlake/seals|(batch)?consumequeue/{_TOPIC}/{_QUEUE})/{_START})"
     "|index/[0-9]+"
-    r"|mqlake/(positions|checkpoint|scars|deleted-topics(\.bak)?|timer|identity)"
+    r"|mqlake/(positions|checkpoint|scars|deleted-topics(\.bak)?|timer|identity|epoch)"
     r"|mqlake/(settings|recovery|health|clock|scrub)\.json"
     "|mqlake/(gates|sinks)/[^/.][^/]*"
 )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqlake.codec.index_entry import HEADER, HEADER_SIZE, index_file_size
-from mqlake.codec.queue_entry import ENTRY_SIZE
+from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, entry_of_no_message
 from mqlake.files.mapped_file import MappedFile
 from mqlake.files.names import file_name
 from mqlake.inspect.harvest import ENTRIES, KEYS, StagedRun
@@ -44,6 +44,7 @@ class Site(NamedTuple):
     slot_count: int
     entry_count: int
     log_first: int
+    log_file_size: int
 
 
 class QueueWork(NamedTuple):
@@ -115,7 +116,10 @@ def _build_queue(site: Site, work: QueueWork, staged: _Staged) -> tuple[ConsumeQ
             runs[0].first < queue.end
         )  # repeated queue offsets: dispatch compares every entry that it would overwrite
         for part in [runs] if again else _batches(runs):
-            if not queue.write(part[0].first, b"".join(map(staged.entries, part))):
+            entries = b"".join(map(staged.entries, part))
+            following = ENTRY.unpack_from(entries)[0]
+            no_message = entry_of_no_message(site.log_first, following, site.log_file_size)
+            if not queue.write(part[0].first, entries, no_message):
                 refused += sum(run.entry_count for run in part)
     queue.fill_to(work.end)
     return queue, BuiltQueue(work.topic, work.queue_id, queue.end, refused)

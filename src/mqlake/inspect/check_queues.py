@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER, FILLER_SIZE
+from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER, FILLER_SIZE, entry_of_no_message
 from mqlake.files.layout import Layout
 from mqlake.files.mapped_file import MappedFile
 from mqlake.inspect.findings import Findings
@@ -26,8 +26,6 @@ from mqlake.inspect.queue_files import QueueFiles, Wrong, queue_folder, queue_fo
 from mqlake.inspect.survey import look
 from mqlake.kernel import StoredRecord
 
-LOST = 1
-"""The tags code of a filler entry in the middle of a queue; fillers before its beginning have 0."""
 MAX_HOLES = 1000
 """At most this many holes are examined; each costs a walk over the records between its neighbours."""
 
@@ -314,13 +312,7 @@ class QueueCheck:
             self._findings.add(what, queue.path_of(number), position, show_entry(here), expected)
 
     def _entry_of_no_message(self, queue: _Queue, hole: Hole) -> bytes:
-        """Return a filler entry on which RocketMQ neither fails nor skips more than the entry itself.
-
-        RocketMQ looks for a record of the entry's size, finds it in no file, and continues with the log file after the
-        entry's offset. So the entry names the beginning of the file before that of the next message. In a log that does
-        not begin at 0 this must be neither the first file of the log nor an earlier one: RocketMQ 5 finds the beginning
-        of a queue by such offsets. Without such a file, the entry names the next message, which is delivered twice.
-        """
+        """Return what dispatch writes for a lost message (`ConsumeQueue.write`)."""
         entry = entry_of_no_message(self._log.first, hole.before, self._log.file_size)
         return entry or queue.bytes_at(hole.stop * ENTRY_SIZE, ENTRY_SIZE)
 
@@ -330,15 +322,6 @@ class QueueCheck:
         return entry == entry_of_no_message(self._log.first, offset + self._log.file_size, self._log.file_size) and (
             offset + self._log.file_size <= hole.before
         )
-
-
-def entry_of_no_message(log_first: int, following: int, file_size: int) -> bytes | None:
-    """Return the entry of a lost message if the next one of its queue is at offset `following` or after it.
-
-    None if there is no file that it can name.
-    """
-    before = following - following % file_size - file_size
-    return ENTRY.pack(before, FILLER_SIZE, LOST) if before > log_first or before == log_first == 0 else None
 
 
 def show_entry(data: bytes) -> str:

@@ -132,6 +132,7 @@ class Rebuild:
             index.slot_count,
             index.entry_count,
             self._first,
+            log.file_size,
         )
 
     @property

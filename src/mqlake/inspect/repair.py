@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqlake.codec.config_json import MAX_CONFIG_BYTES
-from mqlake.codec.queue_entry import ENTRY
+from mqlake.codec.queue_entry import ENTRY, entry_of_no_message
 from mqlake.codec.seal_file import BLOCK_BYTES, MAX_SIZE
 from mqlake.config import RetentionConfig, StoreConfig
 from mqlake.errors import NotAStore, StoreLocked, typed_errors
@@ -40,7 +40,6 @@ from mqlake.files.place import home_expanded
 from mqlake.files.small_files import read_small_file, replace_file
 from mqlake.inspect.check import CheckReport, Examination, Progress
 from mqlake.inspect.check_files import parsed
-from mqlake.inspect.check_queues import entry_of_no_message
 from mqlake.inspect.check_seals import records_text
 from mqlake.inspect.fillers import closing, fillers
 from mqlake.inspect.findings import Severity

@@ -109,12 +109,12 @@ class ConsumeQueue:
         with _advancing:  # a slow thread must not move the end back
             self.end = max(self.end, end)
 
-    def write(self, first: int, entries: bytes) -> bool:
+    def write(self, first: int, entries: bytes, no_message: bytes | None = None) -> bool:
         """Write entries at queue offset `first`. Return False if that is before the queue or too far after its end.
 
-        A queue that begins above 0, or that lost messages before these, gets fillers. A filler in the middle carries
-        the physical offset of the next message, so that offsets rise along the queue. If an entry already names another
-        record, in the order of the log, then the new record's queue offset is damaged, and the result is False.
+        A queue that begins above 0 gets fillers. So do messages that were lost before these: `no_message` each
+        (`entry_of_no_message`), or the first of `entries` if there is none. If an entry already names another record,
+        in the order of the log, then the new record's queue offset is damaged, and the result is False.
         """
         position = first * ENTRY_SIZE
         if first < self.end and not self._may_replace(first, entries):
@@ -124,28 +124,41 @@ class ConsumeQueue:
         elif position < self.files.first_offset or position > self.end * ENTRY_SIZE + MAX_GAP_BYTES:
             return False
         elif first > self.end:
-            self._fill(self.end * ENTRY_SIZE, position, entries[:8] + FILLER[8:])
+            self._fill(self.end * ENTRY_SIZE, position, no_message or entries[:ENTRY_SIZE])
         self._write_bytes(position, memoryview(entries))
         self.end = max(self.end, first + len(entries) // ENTRY_SIZE)
         return True
 
     def _may_replace(self, first: int, entries: bytes) -> bool:
-        """Return whether entries may be written here: over equal ones, fillers, zeros, or one that is out of order."""
+        """Return whether entries may be written here: over equal ones, those of lost messages, zeros, or one that is
+        out of order.
+        """
         count = len(entries) // ENTRY_SIZE
         for number in range(first, min(first + count, self.end)):
             old = self.entry(number)
             new = QueueEntry(*ENTRY.unpack_from(entries, (number - first) * ENTRY_SIZE))
             if old is None or old.size in (FILLER_SIZE, 0) or old[:2] == new[:2]:
                 continue
+            if new.physical_offset < old.physical_offset and self._stands_for_lost(number, old):
+                continue
             if number > first:
                 before = ENTRY.unpack_from(entries, (number - first - 1) * ENTRY_SIZE)[0]
             else:
                 neighbour = self.entry(number - 1) if number else None
-                known = neighbour is not None and neighbour.size != FILLER_SIZE
+                known = neighbour is not None and neighbour.size != FILLER_SIZE and neighbour != old
                 before = neighbour.physical_offset if neighbour is not None and known else -1 if count == 1 else 1 << 63
             if before < old.physical_offset:
                 return False
         return True
+
+    def _stands_for_lost(self, number: int, entry: QueueEntry) -> bool:
+        """Return whether the message of an entry was lost, so that the entry names the next one that is left."""
+        while number + 1 < self.end:
+            number += 1
+            following = self.entry(number)
+            if following is None or following.physical_offset >= entry.physical_offset:
+                return following == entry
+        return False
 
     def fill_to(self, end: int) -> None:
         """Move the end to `end` with fillers: the messages before it are no longer in the log."""

@@ -16,9 +16,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mqlake.codec.queue_entry import ENTRY_SIZE
+from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, entry_of_no_message
 from mqlake.errors import BadFile, UnknownTopic, file_error
 from mqlake.files.mapped_file import sync_directory
+from mqlake.files.mapped_file_queue import MappedFileQueue
 from mqlake.files.names import file_name, folder_names
 from mqlake.files.small_files import remove_folder
 from mqlake.files.unsynced import Unsynced
@@ -57,9 +58,13 @@ class _Append(NamedTuple):
 class ConsumeQueues:
     """The queues of all topics, by topic and queue id."""
 
-    def __init__(self, directory: Path, file_size: int, *, writable: bool, scratch: Path | None = None) -> None:
+    def __init__(
+        self, directory: Path, file_size: int, log: MappedFileQueue, *, writable: bool, scratch: Path | None = None
+    ) -> None:
+        """`log`: the files of the commit log. What stands for a lost message depends on which of them are there."""
         self.directory = directory
         self.file_size = file_size
+        self._log = log
         self._writable = writable
         self._scratch = scratch
         self._lock = make_lock("queues")
@@ -289,7 +294,9 @@ class ConsumeQueues:
         """Write entries to a queue that stays open from now on."""
         topic, queue_id, first, entries = run
         is_new = queue_id not in self._ends.get(topic, ())
-        written = self.get_or_create(topic, queue_id).write(first, entries)
+        following = ENTRY.unpack_from(entries)[0]
+        no_message = entry_of_no_message(self._log.first_offset, following, self._log.file_size)
+        written = self.get_or_create(topic, queue_id).write(first, entries, no_message)
         if is_new and written:
             self._unsynced.add([f"{self.directory}/{topic}", str(self.directory)])
         return written

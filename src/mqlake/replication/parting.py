@@ -112,5 +112,5 @@ def _record_with(log: CommitLog, offset: int) -> int:
     stretch = log.stretch(offset, log.ends.appended)
     if stretch is None:
         return offset
-    position = offset - stretch.log_start
-    return stretch.log_start + walk_records(stretch.data, 0, position + 1, stretch.log_start, False).position
+    position = offset - stretch.log_start  # the walk takes records that end there or before
+    return stretch.log_start + walk_records(stretch.data, 0, position, stretch.log_start, False).position

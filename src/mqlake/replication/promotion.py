@@ -10,7 +10,6 @@ There is no election. Two stores that were both promoted have different logs, an
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import socket
@@ -28,9 +27,6 @@ from mqlake.message_store import MessageStore
 
 PATIENCE_S: Final = 3.0
 MAX_SIZE: Final = 1 << 16
-GONE: Final = frozenset((errno.ECONNREFUSED, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN))
-"""The other side's machine says that nobody listens there, or does not answer: EHOSTUNREACH is what a machine that is
-switched off looks like in its own network. Every other error is one of this side, and says nothing of the master."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +81,21 @@ def read_epoch(layout: Layout) -> Promotion | None:
     """Return the last promotion of a store; None if there was none, or if its note cannot be read."""
     try:
         content = json.loads(read_small_file(layout.epoch, MAX_SIZE))
-        return Promotion(**content | {"masters": tuple(content["masters"])})
+        epoch, start, at_ms = numbers = content["epoch"], content["start_offset"], content["promoted_ms"]
+        masters = tuple(content["masters"])
     except (OSError, StoreError, ValueError, TypeError, KeyError):
         return None
+    is_sound = all(type(number) is int and number >= 0 for number in numbers)
+    return (
+        Promotion(epoch, start, at_ms, masters) if is_sound and all(isinstance(each, str) for each in masters) else None
+    )
 
 
 def _answers(address: str) -> bool:
     """Return whether something listens at an address, at any of those that its name stands for.
 
-    False only if each refused, or its machine does not answer. OSError if that cannot be found out from here: the name
-    stands for nothing, there is no way into its network, or this process may open no connection.
+    False only if each refused: the machine is there and says that nobody listens. OSError if that cannot be found out
+    from here. Silence is no proof either: a master that is paused, or cut off from this machine, may go on later.
     """
     host, port = parse_address("master", address)
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
@@ -105,9 +106,10 @@ def _answers(address: str) -> bool:
                 connection.settimeout(PATIENCE_S)
                 connection.connect(target)
             return True
+        except ConnectionRefusedError:
+            continue
         except OSError as error:
-            if not isinstance(error, TimeoutError) and error.errno not in GONE:
-                unclear = error
+            unclear = error
     if unclear is not None:
         raise unclear
     return False

@@ -32,7 +32,9 @@ class Contents:
         slots, entries = config.index.slot_count, config.index.entry_count
         assert log_size and queue_size and slots and entries, "sizes are resolved before a store is opened"
         self.log_files = MappedFileQueue(layout.commit_log, log_size, writable=writable)
-        self.queues = ConsumeQueues(layout.consume_queues, queue_size, writable=writable, scratch=layout.scratch)
+        self.queues = ConsumeQueues(
+            layout.consume_queues, queue_size, self.log_files, writable=writable, scratch=layout.scratch
+        )
         self.index: KeyIndex | None = None
         if config.index.enabled:
             self.index = KeyIndex(layout.index, slots, entries, writable=writable, scratch=layout.scratch)

@@ -108,7 +108,7 @@ class Follower(Contents):
         if not self.derived_holds and self._derives:
             root = self._own_files = Path(tempfile.mkdtemp(prefix="mqlake-"))
             weakref.finalize(self, _remove, root, os.getpid())
-            self.queues = ConsumeQueues(root / "consumequeue", self.queues.file_size, writable=True)
+            self.queues = ConsumeQueues(root / "consumequeue", self.queues.file_size, self.log_files, writable=True)
             if self.index is not None:
                 numbers = self.index.slot_count, self.index.entry_count
                 self.index = KeyIndex(root / "index", *numbers, writable=True)
@@ -206,7 +206,7 @@ class Follower(Contents):
         if self._own_files is not None:
             self._let_go()
             self._own_files = None
-        self.queues = ConsumeQueues(self.layout.consume_queues, self.queues.file_size, writable=False)
+        self.queues = ConsumeQueues(self.layout.consume_queues, self.queues.file_size, self.log_files, writable=False)
         self.queues.load()
         self.queues.trust_up_to(self.ends.visible)
         if self.index is not None:
