@@ -190,9 +190,10 @@ class Consumer:
             for _ in range(len(ring)):
                 self._turn += 1
                 cursor = ring[self._turn % len(ring)]
-                if self._may_be_taken(cursor) and (messages := self._fetch(cursor, limit)):
-                    self._in_flight.add(cursor)
-                    return Taken(cursor, messages)
+                if self._may_be_taken(cursor):
+                    self._in_flight.add(cursor)  # first: what an interrupted call has read is read again
+                    if messages := self._fetch(cursor, limit):
+                        return Taken(cursor, messages)
             return None
 
     def _may_be_taken(self, cursor: Cursor) -> bool:
