@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import linecache
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -40,3 +42,17 @@ def interrupt_at(event_number: int, call: Any, files: tuple[str, ...] = ("",)) -
     finally:
         sys.settrace(None)
     return False
+
+
+def interrupted_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that does the same, and raises after the first time: Python runs handlers as a call returns."""
+    calls = itertools.count()
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        answer = function(*args, **kwargs)
+        if next(calls) == 0:
+            raise Interrupted
+        return answer
+
+    return call

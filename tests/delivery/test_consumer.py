@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from mqlake import (
 )
 from mqlake.delivery.registry.topics import Permission
 from tests.helpers import covers, eventually, message, open_small, writer_of
+from tests.interrupting import interrupt_at
 
 
 @pytest.fixture
@@ -454,3 +457,18 @@ def test_a_message_put_while_iterating_is_delivered_in_order(store: MessageStore
             if len(seen) < 8:
                 store.put(Message("orders", b"%d" % (len(seen) + 2)))
     assert seen == list(range(10))
+
+
+def test_what_an_interrupted_poll_read_is_given_by_the_next_unless_it_was_just_returning(store: MessageStore) -> None:
+    fill(store, 3)
+    not_given = 0
+    for number in itertools.count():
+        with store.consumer(f"g{number}", "orders", auto_commit=False) as consumer:
+            assert numbers(consumer.poll(limit=1)) == [0]
+            was_interrupted = interrupt_at(number, partial(consumer.poll, limit=1), ("consumer.py", "cursor.py"))
+            given = [each for _ in range(3) for each in numbers(consumer.poll(limit=1))]
+            if not was_interrupted:
+                break
+            not_given += given != [1, 2]
+    assert number > 30, "at least some lines were interrupted"
+    assert not_given <= 2, "they are handed out, and then the call returns"

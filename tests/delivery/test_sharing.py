@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import subprocess
 import sys
 import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from mqlake import InvalidConfig, MessageStore, NotPermitted, StoredMessage
 from mqlake.delivery.consume.consumer import Consumer
 from tests.helpers import covers, eventually, message, open_small
+from tests.interrupting import interrupt_at
 
 
 @pytest.fixture
@@ -50,6 +53,62 @@ def test_queues_are_divided_again_when_a_consumer_joins_or_closes(store: Message
     assert queue_ids(second) == [[0, 1, 2, 3]]
     more = [store.consumer("g", "orders") for _ in range(5)]
     assert [each for part in queue_ids(second, *more) for each in part] == [0, 1, 2, 3]  # some consumers have none
+
+
+INTERRUPTED = ("share.py", "assignment.py", "consumer.py", "consumers.py", "progress.py")
+
+
+def test_a_consumer_whose_creation_a_signal_interrupts_anywhere_has_no_queues(store: MessageStore) -> None:
+    store.consumer("g", "orders").close()
+    for number in itertools.count():
+        was_interrupted = interrupt_at(number, lambda: store.consumer("g", "orders"), INTERRUPTED)
+        gc.collect()
+        with store.consumer("g", "orders") as after:
+            assert queue_ids(after) == [[0, 1, 2, 3]], f"interrupted at line {number}"
+        if not was_interrupted:
+            assert number > 40, "at least some lines were interrupted"
+            break
+
+
+def test_a_close_that_a_signal_interrupts_anywhere_is_finished_by_the_next(store: MessageStore) -> None:
+    for number in itertools.count():
+        closed = store.consumer("g", "orders")
+        assert queue_ids(closed) == [[0, 1, 2, 3]]
+        was_interrupted = interrupt_at(number, closed.close, INTERRUPTED)
+        closed.close()
+        assert closed.is_closed
+        with store.consumer("g", "orders") as after:
+            assert queue_ids(after) == [[0, 1, 2, 3]], f"interrupted at line {number}"
+        if not was_interrupted:
+            assert number > 20, "at least some lines were interrupted"
+            break
+
+
+def test_queues_change_hands_although_a_signal_interrupts_a_poll_anywhere(store: MessageStore) -> None:
+    """It takes queues, or gives up those of a newcomer; the next poll makes up for what it did not do."""
+    for number in itertools.count():
+        with store.consumer("g", "orders") as first:
+            taking = interrupt_at(number, first.poll, INTERRUPTED)
+            assert queue_ids(first) == [[0, 1, 2, 3]], f"interrupted at line {number}"
+            with store.consumer("g", "orders") as second:
+                giving_up = interrupt_at(number, first.poll, INTERRUPTED)
+                assert queue_ids(first, second) == [[0, 1], [2, 3]], f"interrupted at line {number}"
+        if not taking and not giving_up:
+            assert number > 60, "at least some lines were interrupted"
+            break
+
+
+def test_an_own_progress_file_is_unlocked_wherever_a_signal_interrupts_the_creation(
+    store: MessageStore, tmp_path: Path
+) -> None:
+    open_one = partial(store.consumer, "g", "orders", progress=tmp_path / "progress.json")
+    for number in itertools.count():
+        was_interrupted = interrupt_at(number, open_one, INTERRUPTED)
+        gc.collect()
+        open_one().close()
+        if not was_interrupted:
+            assert number > 40, "at least some lines were interrupted"
+            break
 
 
 @covers("P1")

@@ -13,6 +13,7 @@ from mqlake import (
     InvalidMessage,
     Message,
     MessageStore,
+    NotPermitted,
     TransactionConfig,
     TransactionEnded,
     TransactionExpired,
@@ -20,6 +21,7 @@ from mqlake import (
 from mqlake.delivery.registry.config_file import decode
 from mqlake.delivery.transactions.halves import Halves
 from mqlake.delivery.transactions.transaction import Undecided
+from mqlake.logs.log_writer import LogWriter
 from tests.delivery.later import (
     DAY_MS,
     HOUR_MS,
@@ -32,6 +34,7 @@ from tests.delivery.later import (
 )
 from tests.golden.stores import GoldenStore
 from tests.helpers import contents_of, covers, open_bare, open_small, writer_of
+from tests.interrupting import Interrupted, interrupted_once
 
 HALF, OP, GIVEN_UP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
 
@@ -310,6 +313,42 @@ def test_a_crash_within_a_check_causes_no_second_decision(
             store.transactions.resolve(undecided[0].id, commit=True)
             assert arrived_bodies(store) == [b"x"]
         assert len(arrived(store, GIVEN_UP)) == (crash == "after giving up")
+
+
+def test_a_commit_that_a_signal_interrupts_hides_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_small(tmp_path) as store:
+        transaction = store.transaction()
+        transaction.put(order(b"one"))
+        with monkeypatch.context() as patch, pytest.raises(Interrupted):
+            patch.setattr(LogWriter, "hold_visible", interrupted_once(LogWriter.hold_visible))
+            transaction.commit()
+        store.put(Message("payments", b"later"))
+        assert [each.body for each in arrived(store, "payments")] == [b"later"]
+        transaction.commit()
+        assert arrived_bodies(store) == [b"one"]
+
+
+def test_a_commit_inside_of_a_commit_is_refused_and_shows_no_part_of_the_outer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = LogWriter.append
+
+    def with_handler(log: LogWriter, *args: Any) -> Any:
+        with pytest.raises(NotPermitted, match="in the middle of a commit"):
+            inner.commit()
+        assert arrived_bodies(store) == []
+        return append(log, *args)
+
+    with open_small(tmp_path) as store:
+        inner, outer = store.transaction(), store.transaction()
+        inner.put(order(b"inner"))
+        outer.put(order(b"one"))
+        outer.put(order(b"two"))
+        with monkeypatch.context() as patch:
+            patch.setattr(LogWriter, "append", with_handler)
+            outer.commit()
+        inner.commit()
+        assert sorted(arrived_bodies(store)) == [b"inner", b"one", b"two"]
 
 
 def test_progress_stops_at_the_first_undecided_half_message(tmp_path: Path) -> None:

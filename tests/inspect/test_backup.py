@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,7 @@ from mqlake.inspect.check import check
 from mqlake.store.gates import Gates
 from tests.golden.stores import NAMES, GoldenStore
 from tests.helpers import LOG_FILE, bodies, eventually, message, open_small, writer_of
+from tests.interrupting import Interrupted, interrupted_once
 
 WRITER = """
 import sys
@@ -214,6 +217,31 @@ def test_retention_waits_for_a_backup(tmp_path: Path, monkeypatch: pytest.Monkey
         assert list(offsets.values()) == [0], "the gate of a killed backup is gone"
         assert gates.offsets() == {"archive": 7}
         assert [path.name for path in (tmp_path / "s/mqlake/gates").iterdir()] == ["archive"], "nothing is left over"
+
+
+@pytest.mark.parametrize("name", ["hold", "release"])
+def test_a_backup_that_a_signal_interrupts_leaves_no_gate(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted = interrupted_once(getattr(Gates, name)) if name == "hold" else interrupted_before(Gates.release)
+    monkeypatch.setattr(Gates, name, interrupted)
+    with open_small(tmp_path / "s") as store:
+        store.put(message(0))
+        with pytest.raises(Interrupted):
+            backup(tmp_path / "s", tmp_path / "b")
+        assert Gates(Layout(tmp_path / "s").gates).offsets() == {}
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def interrupted_before(function: Any) -> Any:
+    calls = itertools.count()
+
+    def call(*args: Any) -> None:
+        if next(calls) == 0:
+            raise Interrupted
+        function(*args)
+
+    return call
 
 
 @pytest.mark.parametrize("fault", ["a file is gone", "the copy is damaged", "the writer is stuck"])

@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,8 @@ from mqlake import (
     StoreClosed,
 )
 from mqlake.kernel import check_record
-from tests.helpers import LOG_FILE, bodies, covers, message, open_small
+from tests.helpers import LOG_FILE, bodies, covers, message, open_small, writer_of
+from tests.interrupting import Interrupted, interrupted_once
 
 
 @covers("A1", "A3", "G4", "G10")
@@ -263,3 +265,27 @@ def test_retry_topics_longer_than_127_bytes_are_stored_as_version_2(tmp_path: Pa
         stored = store.get(store.put(Message(topic, b"v2")).physical_offset)
         assert stored.topic == topic
         assert stored.record[4:8] == bytes.fromhex("DAA320AB")
+
+
+def test_a_put_to_light_queues_that_a_signal_interrupts_lets_others_go_on(tmp_path: Path) -> None:
+    class Interrupting:
+        """An appender whose `close` is interrupted as it returns."""
+
+        def __init__(self, appender: Any) -> None:
+            self._appender = appender
+            self.close = interrupted_once(appender.close)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._appender, name)
+
+    with open_small(tmp_path) as store:
+        store.put(message(0))
+        log: Any = writer_of(store).log
+        appender, log._appender = log._appender, Interrupting(log._appender)
+        with pytest.raises(Interrupted):
+            store.put(message(1, properties={"INNER_MULTI_DISPATCH": "%LMQ%123"}))
+        log._appender = appender
+        other = threading.Thread(target=store.put, args=(message(2),), daemon=True)
+        other.start()
+        other.join(10)
+        assert not other.is_alive(), "it waits for ever"

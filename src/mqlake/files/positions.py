@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from mqlake.errors import StoreError
 from mqlake.files.mapped_file import MappedFile
 
 SIZE = 4096
@@ -50,7 +51,7 @@ class Positions:
         """Open the file for a follower; None if there is none or it has another format."""
         try:
             positions = cls(MappedFile.open(path, 0, SIZE, writable=False))
-        except Exception:
+        except (OSError, ValueError, StoreError):  # nothing else: it may be a signal handler's
             return None
         return positions if positions.words[VERSION] == FORMAT else None
 

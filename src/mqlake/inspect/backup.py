@@ -149,11 +149,15 @@ def _held(layout: Layout) -> Iterator[None]:
         if (owner := GATE.fullmatch(name)) is not None and not Path("/proc", owner[1]).exists():
             gates.release(name)  # its process died
     name = f"backup-{os.getpid()}-{next(_numbers)}"
-    gates.hold(name, 0)
     try:
+        gates.hold(name, 0)
         yield
     finally:
-        gates.release(name)
+        try:
+            gates.release(name)
+        except BaseException:
+            gates.release(name)  # a signal handler may have interrupted it
+            raise
 
 
 class _Files:

@@ -237,8 +237,8 @@ class LogWriter(CommitLog):
         keep: int,
     ) -> int:
         destinations = [self._topics.destination(topic, queue_id) for topic, queue_id in names]
-        self._appender.close()
         try:
+            self._appender.close()
             reached = self._appender.append_packed(packed, position, destination_of, destinations, timestamp, keep)
         finally:
             self._appender.reopen()
@@ -282,8 +282,8 @@ class LogWriter(CommitLog):
         room = self._room_with_lights(message)
         if self._file is None or self._appender.position + room > self._appender.limit:
             raise NoRoom(room)
-        self._appender.close()
         try:
+            self._appender.close()
             queue_id = self._turn_of(message)
             queues = [(self._topics.state(name), 0 if name.startswith(LIGHT_PREFIX) else queue_id) for name in names]
             offsets = [self._topics.next_offset(light, light_id) for light, light_id in queues]

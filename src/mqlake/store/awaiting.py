@@ -221,8 +221,8 @@ class LoopArrivals:
     async def until(self, arrived: Callable[[], bool], timeout_s: float) -> None:
         """Return when a condition is true or the time is over. It is looked at whenever the dispatched end moves."""
         moved = asyncio.Event()
-        self._enter(moved)
         try:
+            self._enter(moved)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     while not arrived():

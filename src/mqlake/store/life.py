@@ -69,8 +69,8 @@ class Life:
         thread = threading.get_ident()
         if not self._left or thread in self._closers:
             return
-        self._closers.add(thread)
         try:
+            self._closers.add(thread)
             if not self._is_worker():
                 with self._closing:
                     self._close_what_is_left()

@@ -111,7 +111,7 @@ class Assignment:
         self._fail_when_lost = fail_when_lost
         self.changes: Share | _NoChanges = share if share is not None else _NoChanges()
         self.settling = share.settling if share is not None else make_lock("share.settling")
-        self.member = Member(subscription)
+        self.member = Member(subscription, self)
         self.cursors: dict[Queue, Cursor] = {}
         self.ring: list[Cursor] = []
         """The cursors to read, in turn. A queue that is about to be given up is not among them."""
@@ -119,8 +119,11 @@ class Assignment:
         self._seen = (-1, 0.0)
         self._markers: dict[str, int] = {}
         """Up to where each topic was deleted when its queues were taken."""
-        if share is not None:
-            share.join(self.member)
+
+    def join(self) -> None:
+        """Join the group. `depart` leaves it, or the end of this object."""
+        if self._share is not None:
+            self._share.join(self.member)
 
     def is_outdated(self) -> bool:
         return self._seen != (self.changes.version, self._source.version())
@@ -130,7 +133,7 @@ class Assignment:
         return (
             self.changes.epoch_of(cursor.topic) == cursor.epoch
             and self.cursors.get((cursor.topic, cursor.queue_id)) is cursor
-            and (self._share is None or self.member.is_in)
+            and (self._share is None or self._share.has(self.member))
         )
 
     def update(self) -> None:
@@ -138,12 +141,12 @@ class Assignment:
         if not self.is_outdated() and not self._has_leaving():
             return
         share = self._share
-        if share is not None and not self.member.is_in:  # evicted: its thread had ended, and others took its queues
+        if share is not None and not share.has(self.member):  # evicted: its thread had ended; others took its queues
             self._forget(lambda _: True)
             share.join(self.member)
         self._forget(lambda cursor: self.changes.epoch_of(cursor.topic) != cursor.epoch)
         self._forget_deleted()
-        self._seen = self.changes.version, self._source.version()
+        seen = self.changes.version, self._source.version()
         queues = [(topic, queue_id) for topic in self._wanted for queue_id in self._source.queues_of(topic)]
         mine = set(queues) if share is None else share.target(self.member, queues)
         self._give_up(mine)
@@ -151,6 +154,7 @@ class Assignment:
             if share is None or share.acquire(self.member, queue):
                 self.cursors[queue] = self._cursor_of(*queue)
         self.ring = [cursor for queue, cursor in self.cursors.items() if queue in mine]
+        self._seen = seen  # last: the next call makes up for an interrupted one
 
     def _forget_deleted(self) -> None:
         """Start at the beginning of topics that were deleted and created again, for a reader: nobody tells it."""
@@ -167,8 +171,12 @@ class Assignment:
         for queue in self.cursors.keys() - mine:
             if not self.cursors[queue].is_in_flight:
                 del self.cursors[queue]
-                if self._share is not None:
-                    self._share.release(self.member, queue)
+        self._release()
+
+    def _release(self) -> None:
+        """Release the queues without a cursor, also those that an interrupted call left so."""
+        if self._share is not None:
+            self._share.keep(self.member, self.cursors)
 
     def _cursor_of(self, topic: str, queue_id: int) -> Cursor:
         epoch = self.changes.epoch_of(topic)  # before the progress: a reset in between makes this cursor an old one
@@ -199,8 +207,7 @@ class Assignment:
         """Drop cursors, so that their queues are read from the group's progress: others may have moved or reset it."""
         for queue in [queue for queue, cursor in self.cursors.items() if is_old(cursor)]:
             del self.cursors[queue]
-            if self._share is not None:
-                self._share.release(self.member, queue)
+        self._release()
 
     def forget(self, topic: str) -> None:
         """Drop progress and cursors of a deleted topic. A new topic of this name has other queues."""
@@ -235,9 +242,8 @@ class Assignment:
         return found
 
     def depart(self) -> None:
-        """Leave the group. Takes no lock, because the garbage collector may call it on any thread at any point."""
-        if self._share is not None:
-            self._share.depart(self.member)
+        """Leave the group; `settle` tells the others."""
+        self.member.is_closed = True
 
     def settle(self) -> None:
         """Release the queues of departed members now, and wake waiting consumers."""

@@ -15,7 +15,6 @@ import contextlib
 import random
 import threading
 import time
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -78,8 +77,8 @@ class Consumer:
         self._in_flight: set[Cursor] = set()
         self._turn = random.randrange(1 << 16)  # consumers that live for a few messages must not all read one queue
         self._closed = False
+        self._has_left = False
         forks.guard(self)
-        weakref.finalize(self, assignment.depart).atexit = False
 
     # ---- messages
 
@@ -191,9 +190,10 @@ class Consumer:
             for _ in range(len(ring)):
                 self._turn += 1
                 cursor = ring[self._turn % len(ring)]
-                if self._may_be_taken(cursor) and (messages := self._fetch(cursor, limit)):
-                    self._in_flight.add(cursor)
-                    return Taken(cursor, messages)
+                if self._may_be_taken(cursor):
+                    self._in_flight.add(cursor)  # first: what an interrupted call has read is read again
+                    if messages := self._fetch(cursor, limit):
+                        return Taken(cursor, messages)
             return None
 
     def _may_be_taken(self, cursor: Cursor) -> bool:
@@ -355,11 +355,12 @@ class Consumer:
         except StoreForked:  # queues and progress are the parent's
             return
         with self._lock:
-            if self._closed:
+            if self._has_left:
                 return
-            if self._auto:
+            if self._auto and not self._closed:
                 self._commit(processed=processed)
             self._closed = True
         self._assignment.depart()
         self._assignment.settle()
         self._progress.close()
+        self._has_left = True  # last: a close that is interrupted is finished by the next one

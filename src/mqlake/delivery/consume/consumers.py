@@ -65,6 +65,7 @@ class Consumers:
         fail = on_lost == "fail"
         assignment = Assignment(self._source, subscription, kept, share, fail_when_lost=fail)
         try:
+            assignment.join()
             assignment.begin(start)
             consumer = Consumer(
                 self._source,

@@ -38,7 +38,7 @@ class Lost(NamedTuple):
 class Cursor:
     """The position of one consumer in one queue."""
 
-    __slots__ = ("_reader", "committed", "current", "epoch", "given", "next", "queue_id", "topic", "wanted")
+    __slots__ = ("_reader", "committed", "current", "epoch", "given", "kept", "next", "queue_id", "topic", "wanted")
 
     def __init__(self, reader: Reader, topic: str, queue_id: int, wanted: Filter, offset: int, epoch: int) -> None:
         """`epoch`: how often progress on the topic was reset before `offset` was read from it."""
@@ -48,6 +48,8 @@ class Cursor:
         self.wanted = wanted
         self.epoch = epoch
         self.committed = self.given = self.next = offset
+        self.kept: int | None = None
+        """Where messages begin that were read and not handed out: if the call is interrupted, they are read again."""
         self.current: StoredMessage | None = None
         """The message the caller has now, while a batch is delivered one by one. `given` is updated afterwards."""
 
@@ -62,23 +64,29 @@ class Cursor:
     def fetch(self, limit: int) -> list[StoredMessage]:
         """Read on and return the messages that match the filter."""
         wanted = self.wanted
+        self.kept = self.next
         found, self.next = self._reader.fetch(self.topic, self.queue_id, self.next, limit, FETCH_BYTES, wanted.codes)
-        return wanted.select(found)
+        messages = wanted.select(found)
+        if not messages:
+            self.kept = None
+        return messages
 
     def hand_out(self) -> None:
         """Mark everything read as delivered."""
         self.given = self.next
-        self.current = None
+        self.current = self.kept = None
 
     def go_to(self, offset: int) -> None:
         """Continue at `offset`. Messages read after it are read again, by this consumer or another."""
         self.given = self.next = offset
-        self.current = None
+        self.current = self.kept = None
 
     def stop(self) -> None:
         """Stop delivering the current batch; its rest is read again."""
         if self.current is not None:
             self.go_to(self.reached(processed=True))
+        elif self.kept is not None:
+            self.next, self.kept = self.kept, None
 
     def reached(self, *, processed: bool) -> int:
         """Return up to where progress may move. `processed`: the caller has processed what was delivered last."""

@@ -11,6 +11,7 @@ import fcntl
 import os
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from io import FileIO
 from pathlib import Path
 
 from mqlake.delivery.registry.config_file import ConfigFile, Json
@@ -28,8 +29,8 @@ MEMORY = "memory"
 class Progress:
     """The progress of one group in a table. The table may be shared or belong to one consumer."""
 
-    def __init__(self, table: ConsumerOffsets, group: str, held: int | None = None) -> None:
-        """`held` is the descriptor of the lock on a consumer's own file."""
+    def __init__(self, table: ConsumerOffsets, group: str, held: FileIO | None = None) -> None:
+        """`held` is the lock on a consumer's own file. It ends when nobody refers to it."""
         self.table = table
         self._group = group
         self._held = held
@@ -43,11 +44,7 @@ class Progress:
             return cls(ConsumerOffsets(_NoFile(Path(MEMORY), Path(MEMORY))), group)
         path = Path(where).absolute()
         held = _hold(path)
-        try:
-            return cls(ConsumerOffsets(ConfigFile(path, path.parent)), group, held)
-        except BaseException:
-            os.close(held)
-            raise
+        return cls(ConsumerOffsets(ConfigFile(path, path.parent)), group, held)
 
     def get(self, topic: str, queue_id: int) -> int | None:
         return self.table.get(name_of(topic, self._group), queue_id)
@@ -65,15 +62,13 @@ class Progress:
     def _give_up(self) -> None:
         """In a forked child: let go of the descriptor, and with it of the lock, which the parent keeps."""
         if self._held is not None:
-            os.close(self._held)
-            self._held = None
+            self._held.close()
 
     def close(self) -> None:
         """If this is a consumer's own file, write and unlock it."""
-        if self._held is not None:
+        if self._held is not None and not self._held.closed:
             self.table.sync()
-            os.close(self._held)
-            self._held = None
+            self._held.close()
 
 
 class _NoFile(ConfigFile):
@@ -86,17 +81,17 @@ class _NoFile(ConfigFile):
         pass
 
 
-def _hold(path: Path) -> int:
+def _hold(path: Path) -> FileIO:
     """Lock a progress file: two consumers that share one would overwrite each other's progress."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        held = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        held = FileIO(path.with_name(path.name + ".lock"), "a+")
     except OSError as error:
         raise InvalidConfig("progress", str(path), f"must be a writable file: {error.strerror}") from None
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os.close(held)
+        held.close()
         found = "another consumer keeps its progress in this file"
         raise NotPermitted(str(path), found, "close that consumer, or give each its own file") from None
     return held

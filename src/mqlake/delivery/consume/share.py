@@ -11,8 +11,8 @@ Each of n consumers reads one contiguous block of the queues, as RocketMQ's clie
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Container, Iterable
 from typing import TYPE_CHECKING
 
 from mqlake.errors import InvalidConfig
@@ -28,11 +28,16 @@ Queue = tuple[str, int]
 class Member:
     """One consumer's membership in its group."""
 
-    def __init__(self, subscription: object) -> None:
+    def __init__(self, subscription: object, assignment: object) -> None:
+        """It ends with `assignment` at the latest. No finalizer says so: a signal handler may interrupt one."""
         self.subscription = subscription
+        self._assignment = weakref.ref(assignment)
         self.user: threading.Thread | asyncio.AbstractEventLoop | None = None
         """The thread or event loop that used the consumer last."""
-        self.is_in = False
+        self.is_closed = False
+
+    def has_departed(self) -> bool:
+        return self.is_closed or self._assignment() is None
 
     def has_ended(self) -> bool:
         user = self.user
@@ -57,7 +62,6 @@ class Share:
         self._lock = make_lock("share")
         self._members: list[Member] = []
         self._owners: dict[Queue, Member] = {}
-        self._departed: deque[Member] = deque()
 
     def count(self) -> int:
         """Return the number of members, without those whose consumer was garbage collected."""
@@ -76,23 +80,22 @@ class Share:
                         f"another consumer of the group reads {other.subscription}, and all must read the same; "
                         "give one consumer all topics, or use another group",
                     )
+            self.version += 1
             self._members.append(member)
-            member.is_in = True
-        self._notify()
+        self._changed()
+
+    def has(self, member: Member) -> bool:
+        return member in self._members
 
     def leave(self, member: Member) -> None:
-        """Remove a member and release its queues."""
+        """Remove a member and release its queues. It is a member to the end, so an interrupted call is made again."""
         with self._lock:
-            if not member.is_in:
+            if member not in self._members:
                 return
-            member.is_in = False
-            self._members.remove(member)
-            self._owners = {queue: owner for queue, owner in self._owners.items() if owner is not member}
-        self._notify()
-
-    def depart(self, member: Member) -> None:
-        """Leave without taking a lock: the garbage collector may call this on any thread at any point."""
-        self._departed.append(member)
+            self._owners = self._owners_without(member)
+            self.version += 1
+            self._members = [each for each in self._members if each is not member]
+        self._changed()
 
     def evict_dead(self) -> None:
         """Remove departed members, and members whose thread or event loop has ended.
@@ -105,13 +108,13 @@ class Share:
                 self.leave(member)
 
     def _remove_departed(self) -> None:
-        while self._departed:
-            self.leave(self._departed.popleft())
+        for member in [each for each in self._members if each.has_departed()]:
+            self.leave(member)
 
     def target(self, member: Member, queues: list[Queue]) -> set[Queue]:
         """Return the queues that a member should own."""
         with self._lock:
-            if not member.is_in:
+            if member not in self._members:
                 return set()
             count, place = len(self._members), self._members.index(member)
         return set(queues[place * len(queues) // count : (place + 1) * len(queues) // count])
@@ -119,13 +122,20 @@ class Share:
     def acquire(self, member: Member, queue: Queue) -> bool:
         """Make a member the owner of a queue if the queue has none; tell whether the member owns it."""
         with self._lock:
-            return member.is_in and self._owners.setdefault(queue, member) is member
+            return member in self._members and self._owners.setdefault(queue, member) is member
 
-    def release(self, member: Member, queue: Queue) -> None:
+    def keep(self, member: Member, queues: Container[Queue]) -> None:
+        """Release all queues of a member but these."""
         with self._lock:
-            if self._owners.get(queue) is member:
-                del self._owners[queue]
-        self._notify()
+            owners = self._owners_without(member, queues)
+            if len(owners) == len(self._owners):
+                return
+            self.version += 1
+            self._owners = owners
+        self._changed()
+
+    def _owners_without(self, member: Member, kept: Container[Queue] = ()) -> dict[Queue, Member]:
+        return {queue: owner for queue, owner in self._owners.items() if owner is not member or queue in kept}
 
     def epoch_of(self, topic: str) -> int:
         """Return a number that grows when progress on a topic is reset. Members then discard their positions in it."""
@@ -135,8 +145,5 @@ class Share:
         """Make all members discard their positions in topics whose progress was reset. The caller holds `settling`."""
         for topic in topics:
             self._epochs[topic] = self.epoch_of(topic) + 1
-        self._notify()
-
-    def _notify(self) -> None:
         self.version += 1
         self._changed()

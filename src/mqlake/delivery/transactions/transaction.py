@@ -38,7 +38,7 @@ from mqlake.delivery.properties import (
 from mqlake.delivery.registry.offsets import ConsumerOffsets
 from mqlake.delivery.registry.system_topics import HALF_TOPIC, UNDECIDED_TOPIC
 from mqlake.delivery.transactions.halves import Half, Halves, kept_of
-from mqlake.errors import InvalidMessage, NotConfirmed, TransactionEnded, TransactionExpired
+from mqlake.errors import InvalidMessage, NotConfirmed, NotPermitted, TransactionEnded, TransactionExpired
 from mqlake.logs.topic_table import LIGHT_QUEUES
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
 from mqlake.runtime.locks import make_rlock
@@ -73,6 +73,7 @@ class Transactions:
         self._deliveries = deliveries
         self._config: TransactionConfig = writing.config.transactions
         self._lock = make_rlock("transactions")
+        self._is_committing = False
         self._halves = Halves(writing, offsets)
         self._lost: set[int] = set()
         """Queue offsets that half messages may have whose put was interrupted."""
@@ -247,12 +248,17 @@ class Transactions:
     def _commit(self, halves: list[Half]) -> None:
         """Append the messages, then the operations. After a crash in between, opening finishes the commit."""
         messages = [(half, self._writing.record(half.physical_offset)) for half in halves if not half.is_delivered]
-        self._writing.log.hold_visible()
+        if self._is_committing:
+            found = "this thread is in the middle of a commit: a signal handler or a finalizer interrupted it"
+            raise NotPermitted("commit", found, "commit from ordinary code; let the handler set a flag or fill a queue")
         try:
+            self._is_committing = True
+            self._writing.log.hold_visible()
             for half, message in messages:
                 self._writing.log.append(committed(message), Durability.PAGE_CACHE)
                 half.is_delivered = True
         finally:
+            self._is_committing = False
             self._writing.ends.release()
         self._halves.end(halves)
 
