@@ -45,9 +45,18 @@ class StoreLock:
         self._pid = os.getpid()
         self._taker = threading.current_thread()
         self._is_leaving = False
-        _wait_for_leaving(self._path)
+        end = time.monotonic() + LEAVING_S
+        while not self._hold(path, may_wait=time.monotonic() < end):
+            time.sleep(LOOK_S)
+
+    def _hold(self, path: Path, *, may_wait: bool) -> bool:
+        """Take the lock; or return False while a store is closed that the caller could not close: an opening was
+        interrupted, or it was dropped."""
         with _held_lock:
-            if self._path in _held:
+            held = _held.get(self._path)
+            if held is not None and may_wait and held.is_leaving():
+                return False
+            if held is not None:
                 raise StoreLocked(path.parent, self._pid)
             self._descriptor, self._folder = _open(path), -1
             try:
@@ -57,6 +66,7 @@ class StoreLock:
                 self._close()
                 raise
             _held[self._path] = self
+        return True
 
     def _take(self, path: Path) -> bool:
         try:
@@ -121,13 +131,6 @@ def _abandon_all() -> None:
 
 
 os.register_at_fork(after_in_child=_abandon_all)
-
-
-def _wait_for_leaving(key: Path) -> None:
-    """Wait while a store is closed that the caller could not close: an opening was interrupted, or it was dropped."""
-    end = time.monotonic() + LEAVING_S
-    while (held := _held.get(key)) is not None and held.is_leaving() and time.monotonic() < end:
-        time.sleep(LOOK_S)
 
 
 def writer_of(path: Path) -> int:
