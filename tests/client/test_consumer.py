@@ -12,8 +12,15 @@ import pytest
 
 from mqlake import Message, Sql
 from mqlake.client import Admin, AsyncConsumer, Consumer, Producer
+from mqlake.client.positions import GroupPositions
+from mqlake.client.pulling import Puller
+from mqlake.client.remote_queue import RemoteQueue
+from mqlake.client.session import Session
+from mqlake.delivery.consume.cursor import Lost
 from mqlake.delivery.consume.progress import Start
 from mqlake.errors import InvalidConfig, NotConnected, NotPermitted, RequestRefused
+from mqlake.remoting.bodies import MessageQueue
+from mqlake.remoting.headers import PullResult
 from tests.client.conftest import put, take, until
 from tests.clients.endpoints import Endpoint
 
@@ -280,6 +287,49 @@ def test_a_connected_consumer_continues_where_its_group_is_reset_to(
         assert admin.reset(group, topic, "first")[0] == 0
         with Consumer(at, group, topic) as consumer:
             assert [int(message.body) for message in take(consumer, 10)] == list(range(10))
+
+
+# ---- topics that are deleted and made again
+
+
+def test_a_connected_consumer_gets_all_of_a_topic_that_is_made_again(
+    endpoint: Endpoint, at: str, topic: str, group: str, producer: Producer
+) -> None:
+    if endpoint.kind != "mqlake":
+        pytest.skip("RocketMQ leads its clients to the end of the new queue")
+    put(producer, topic, 20)
+    with Consumer(at, group, topic) as consumer, Admin(at) as admin:
+        take(consumer, 20)
+        consumer.commit(durable=True)
+        admin.delete_topic(topic)
+        admin.create_topic(topic, 4)
+        bodies = put(producer, topic, 30)
+        assert bodies_of(consumer, 30) == sorted(bodies)
+        assert consumer.lost == []
+
+
+def test_a_queue_that_ends_before_the_groups_progress_is_listed_as_lost() -> None:
+    """RocketMQ leads to the end of a queue that was made again, or lost its end: what was before it is passed over."""
+    lost = moved(PullResult(0, next_begin_offset=30, min_offset=0, max_offset=30), "OFFSET_OVERFLOW_BADLY")
+    assert lost == [Lost("T", 0, 50, 0, 30)]
+    assert moved(PullResult(0, next_begin_offset=30, min_offset=0, max_offset=90), "OFFSET_RESET") == []
+    assert moved(PullResult(0, next_begin_offset=0, min_offset=0, max_offset=30), "OFFSET_OVERFLOW_BADLY") == []
+
+
+def moved(result: PullResult, remark: str) -> list[Lost]:
+    """Return what a consumer at queue offset 50 counts as lost if a pull is answered so."""
+
+    async def main() -> list[Lost]:
+        session = Session("127.0.0.1:1")
+        puller = Puller(session, "G", {}, GroupPositions(session, "G", "first"), lambda: None)
+        queue = RemoteQueue(MessageQueue("T", "broker-a", 0), 0.0)
+        queue.move(50)
+        puller._moved(queue, result, remark)
+        assert queue.next_offset == result.next_begin_offset
+        await session.close()
+        return puller.lost
+
+    return asyncio.run(main())
 
 
 # ---- errors
