@@ -21,7 +21,7 @@ from mqlake.delivery.consume.progress import Start
 from mqlake.errors import InvalidConfig, NotConnected, NotPermitted, RequestRefused
 from mqlake.remoting.bodies import MessageQueue
 from mqlake.remoting.headers import PullResult
-from tests.client.conftest import put, take, until
+from tests.client.conftest import WAIT_S, put, take, until
 from tests.clients.endpoints import Endpoint
 
 
@@ -330,6 +330,77 @@ def moved(result: PullResult, remark: str) -> list[Lost]:
         return puller.lost
 
     return asyncio.run(main())
+
+
+# ---- cancelled tasks
+
+
+async def cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_a_consumer_that_is_cancelled_while_its_block_ends_leaves_its_group(
+    at: str, topic: str, group: str, producer: Producer
+) -> None:
+    put(producer, topic, 8)
+
+    async def work(ending: asyncio.Event) -> None:
+        async with AsyncConsumer(at, group, topic) as consumer:
+            assert len(await consumer.poll(WAIT_S, limit=1)) == 1
+            ending.set()
+
+    async def main() -> None:
+        ending = asyncio.Event()
+        task = asyncio.create_task(work(ending))
+        await ending.wait()
+        await cancelled(task)
+        async with AsyncConsumer(at, group, topic) as consumer:
+            found = 0
+            async with asyncio.timeout(WAIT_S / 4):  # less than a member that does not answer is waited for
+                while found < 7:
+                    found += len(await consumer.poll(1.0))
+            assert await consumer.poll(0.2) == [], "what the block had processed is committed"
+
+    asyncio.run(main())
+
+
+def test_a_first_poll_that_is_cancelled_can_be_tried_again(at: str, topic: str, group: str, producer: Producer) -> None:
+    put(producer, topic, 8)
+
+    async def main() -> None:
+        for steps in range(0, 60, 4):
+            consumer = AsyncConsumer(at, f"{group}-{steps}", topic)
+            poll = asyncio.create_task(consumer.poll(WAIT_S, limit=1))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            poll.cancel()
+            await asyncio.wait([poll])
+            assert len(await consumer.poll(WAIT_S, limit=1)) == 1
+            await consumer.close()
+
+    asyncio.run(main())
+
+
+def test_a_first_poll_that_fails_can_be_tried_again(group: str) -> None:
+    async def main() -> None:
+        consumer = AsyncConsumer("127.0.0.1:1", group, "T")
+        for _ in range(2):
+            with pytest.raises(NotConnected):
+                await consumer.poll()
+        await consumer.close()
+        with pytest.raises(NotPermitted, match="closed"):
+            await consumer.poll()
+        assert [message async for message in consumer] == []
+
+    asyncio.run(main())
+
+
+def test_a_consumer_that_cannot_start_lets_go_of_its_file(group: str, tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(NotConnected):
+            Consumer("127.0.0.1:1", group, "T", progress=tmp_path / "progress.json")
 
 
 # ---- errors

@@ -176,7 +176,8 @@ class Connections:
         return await asyncio.shield(task)
 
     def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
-        self._opening.pop(address, None)
+        if self._opening.get(address) is task:
+            del self._opening[address]
         if not task.cancelled():
             task.exception()  # whoever asked for the connection gets it
 
@@ -203,13 +204,19 @@ class Connections:
     def open(self) -> list[Connection]:
         return [each for each in self._open.values() if each.is_open]
 
+    def drop(self) -> None:
+        """Close all connections; later calls open others."""
+        for task in list(self._opening.values()):
+            task.cancel()
+        self._opening.clear()
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
+
     async def close(self) -> None:
         """Close all connections; a later call raises NotConnected."""
         self._is_closed = True
-        for task in list(self._opening.values()):
-            task.cancel()
-        for connection in self._open.values():
-            connection.close()
-        lost = [each.lost for each in self._open.values() if each.is_open]
+        lost = [each.lost for each in self.open]
+        self.drop()
         if lost:
             await asyncio.wait(lost, timeout=1.0)

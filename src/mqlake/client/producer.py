@@ -254,8 +254,7 @@ class AsyncProducer:
 
     async def close(self) -> None:
         """Leave the producer group and close the connections."""
-        await self._session.unregister({"producerGroup": self.group})
-        await self._session.close()
+        await self._session.close(lambda: self._session.unregister({"producerGroup": self.group}))
 
 
 def _master(route: TopicRoute, broker_name: str) -> str:
