@@ -67,6 +67,36 @@ def test_batches_are_cut_by_size_topic_queue_and_delay(topic: str, producer: Pro
     assert (receipts[6].queue_id, receipts[7].queue_id) == (0, 2)
 
 
+@pytest.mark.parametrize(
+    ("count", "body", "properties"), [(50_000, b"ten  bytes", {}), (300, b"x", {"p": "v" * 10_000}), (40_000, b"", {})]
+)
+def test_a_batch_takes_as_many_messages_as_brokers_accept(
+    count: int, body: bytes, properties: dict[str, str], endpoint: Endpoint, topic: str, producer: Producer
+) -> None:
+    """Small bodies are mostly headers and properties, and those count for a broker."""
+    if not body and endpoint.kind != "mqlake":
+        pytest.skip("RocketMQ takes no empty messages")
+    receipts = producer.send_many(Message(topic, body, properties=properties) for _ in range(count))
+    assert len({(receipt.queue_id, receipt.queue_offset) for receipt in receipts}) == count
+
+
+def test_a_producer_that_is_cancelled_while_it_closes_is_closed(at: str, topic: str) -> None:
+    async def main() -> None:
+        producer = AsyncProducer(at, new_name("producers"))
+        await producer.send(Message(topic, b"x"))
+        closing = asyncio.create_task(producer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await producer.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        with pytest.raises(NotConnected, match="closed"):
+            await producer.send(Message(topic, b"x"))
+
+    asyncio.run(main())
+
+
 def test_a_large_body_is_sent_compressed_and_arrives_as_it_was(at: str, topic: str, producer: Producer) -> None:
     body = b"0123456789" * 5_000
     receipt = producer.send(Message(topic, body))

@@ -34,7 +34,9 @@ MAX_REFUSALS: Final = 3
 FIRST_PAUSE_S: Final = 0.02
 MAX_PAUSE_S: Final = 0.5
 BATCH_BYTES: Final = 1 << 20
-"""A batch is sent in parts of about this size."""
+"""The most that a batch's records may take: brokers refuse those of more than about 4 MiB."""
+RECORD_BYTES: Final = 128
+"""What a record has more than a message of a batch, without the topic, rounded up."""
 DELAYS: Final = frozenset({DELAY_LEVEL, DELAY_MS, DELAY_SEC, DELIVER_MS})
 MAY_PASS: Final = frozenset(
     {
@@ -106,10 +108,9 @@ class AsyncProducer:
             if len(batch) == 1:
                 receipts.append(await self.send(batch[0], ordered_by=ordered_by, timeout_s=timeout_s))
                 continue
-            out = [prepared_for_batch(message) for message in batch]
-            whole = Message(out[0].topic, encode_batch(out), queue_id=out[0].queue_id)
-            whole.properties[UNIQUE_KEY] = out[0].properties[UNIQUE_KEY]
-            receipts += await self._store(RequestCode.SEND_BATCH_MESSAGE, whole, out, ordered_by, timeout_s)
+            whole = Message(batch[0].topic, encode_batch(batch), queue_id=batch[0].queue_id)
+            whole.properties[UNIQUE_KEY] = batch[0].properties[UNIQUE_KEY]
+            receipts += await self._store(RequestCode.SEND_BATCH_MESSAGE, whole, batch, ordered_by, timeout_s)
         return receipts
 
     async def send_oneway(self, message: Message, *, ordered_by: str | None = None) -> None:
@@ -285,19 +286,25 @@ def prepared_for_batch(message: Message) -> Message:
 
 
 def _batches(messages: Iterable[Message]) -> Iterable[list[Message]]:
-    """Yield neighbours that one batch can hold: same topic and queue, not delayed, not too large together."""
+    """Yield neighbours that one batch can hold, prepared: same topic and queue, not too large together.
+
+    Delayed messages go alone, and are not prepared yet."""
     batch: list[Message] = []
     size = 0
     for message in messages:
-        alone = not DELAYS.isdisjoint(message.properties) or message.sys_flag != 0
-        fits = batch and (batch[0].topic, batch[0].queue_id) == (message.topic, message.queue_id)
-        if batch and (alone or not fits or size + len(message.body) > BATCH_BYTES):
-            yield batch
+        if not DELAYS.isdisjoint(message.properties) or message.sys_flag != 0:
+            if batch:
+                yield batch
             batch, size = [], 0
-        if alone:
             yield [message]
             continue
-        batch.append(message)
-        size += len(message.body)
+        out = prepared_for_batch(message)
+        more = len(encode_batch([out])) + len(out.topic) + RECORD_BYTES
+        fits = batch and (batch[0].topic, batch[0].queue_id) == (out.topic, out.queue_id)
+        if batch and (not fits or size + more > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(out)
+        size += more
     if batch:
         yield batch
