@@ -7,6 +7,7 @@ import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -395,6 +396,14 @@ def test_a_first_poll_that_fails_can_be_tried_again(group: str) -> None:
         assert [message async for message in consumer] == []
 
     asyncio.run(main())
+
+
+def test_a_time_that_is_no_number_is_refused(at: str, topic: str, group: str) -> None:
+    soon: Any = "soon"
+    with pytest.raises(InvalidConfig, match="idle_s"):
+        Consumer(at, group, topic, idle_s=soon)
+    with Consumer(at, group, topic) as consumer, pytest.raises(InvalidConfig, match="timeout_s"):
+        consumer.poll(soon)
 
 
 def test_a_consumer_that_cannot_start_lets_go_of_its_file(group: str, tmp_path: Path) -> None:

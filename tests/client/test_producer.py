@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from mqlake.errors import (
     NotPermitted,
     RequestRefused,
     RequestTimeout,
+    StoreError,
     TransactionEnded,
 )
 from tests.client.conftest import WAIT_S, new_name, put, take, until
@@ -218,6 +220,22 @@ def test_a_message_that_cannot_be_stored_is_refused_at_once(topic: str, producer
         producer.send(Message(topic, b"x", properties={"a": "b\x01c"}))
     with pytest.raises(InvalidConfig, match="4 queues"):
         producer.send(Message(topic, b"x", queue_id=9))
+
+
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        (Message("T", b"x", properties={"a": "\ud800"}), {}),
+        (Message("T\ud800", b"x"), {}),
+        (Message("T", b"x"), {"timeout_s": "x"}),
+        (Message("T", b"x"), {"ordered_by": 5}),
+    ],
+)
+def test_what_cannot_be_sent_is_a_store_error(producer: Producer, message: Message, options: dict[str, Any]) -> None:
+    with pytest.raises(StoreError, match=r"surrogates|timeout_s|ordered_by"):
+        producer.send(message, **options)
+    with pytest.raises(StoreError, match=r"surrogates|timeout_s|ordered_by"):
+        producer.send_many([message, message], **options)
 
 
 def test_a_refusal_names_its_code_and_its_broker(endpoint: Endpoint, producer: Producer) -> None:

@@ -21,7 +21,7 @@ from mqlake.client.positions import GroupPositions, OwnPositions, Positions, add
 from mqlake.client.pulling import Puller
 from mqlake.client.remote_queue import RemoteQueue, Stage
 from mqlake.client.security import Credentials
-from mqlake.client.session import Session
+from mqlake.client.session import Session, require_seconds
 from mqlake.delivery.consume.cursor import Lost
 from mqlake.delivery.consume.filters import ALL, SQL, Filter, Tags, filter_of
 from mqlake.delivery.consume.progress import GROUP, Start, check_start
@@ -78,6 +78,8 @@ class AsyncConsumer:
         topics = [topic] if isinstance(topic, str) else list(topic)
         if not topics:
             raise InvalidConfig("topic", topic, "must name at least one topic")
+        if idle_s is not None:
+            require_seconds("idle_s", idle_s)
         self.group = group
         self._auto, self._ordered = auto_commit, ordered
         self._idle_s = FOREVER if idle_s is None else idle_s
@@ -164,6 +166,8 @@ class AsyncConsumer:
         """Return messages of one queue as soon as there are any; None after `timeout_s`, or if closed."""
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InvalidConfig("limit", limit, "must be a whole number, 1 or more")
+        if timeout_s is not None:
+            require_seconds("timeout_s", timeout_s)
         if self._is_closed:
             return None
         await self.start()

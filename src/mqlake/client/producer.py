@@ -17,7 +17,7 @@ from mqlake.client.requests import Replies
 from mqlake.client.routes import TopicRoute
 from mqlake.client.security import Credentials
 from mqlake.client.sending import STORED, SendReceipt, header_of, prepared, receipts_of
-from mqlake.client.session import Asked, Session
+from mqlake.client.session import Asked, Session, require_seconds
 from mqlake.client.transactions import AsyncTransaction, Check, Decisions
 from mqlake.delivery.properties import DELAY_LEVEL, DELAY_MS, DELAY_SEC, DELIVER_MS, UNIQUE_KEY
 from mqlake.errors import InvalidConfig, NoRoute, NotConnected, RemoteError, RequestRefused, RequestTimeout
@@ -72,6 +72,7 @@ class AsyncProducer:
     ) -> None:
         """`name_servers`: `HOST:PORT`, several separated by `;`. `check` tells a broker that asks about a transaction
         whether it is to be committed (True), rolled back (False) or not decided yet (None)."""
+        require_seconds("timeout_s", timeout_s)
         self.group = group
         self._timeout_s = timeout_s
         self._session = Session(name_servers, credentials=credentials, tls=tls, beat=self._beat)
@@ -126,8 +127,8 @@ class AsyncProducer:
     ) -> list[SendReceipt]:
         """Send until a broker stored it, the refusal is final, or the time is over."""
         limit_s = self._timeout_s if limit_s is None else limit_s
-        deadline = asyncio.get_running_loop().time() + limit_s
         async with self._session.within(limit_s, code) as asked:
+            deadline = asyncio.get_running_loop().time() + limit_s
             return await self._try(code, out, parts, ordered_by, deadline, asked)
 
     async def _try(
@@ -181,6 +182,8 @@ class AsyncProducer:
         self, message: Message, ordered_by: str | None, avoid: set[str], limit_s: float
     ) -> tuple[MessageQueue, str]:
         """Return the queue for a message and its broker's address; not one of the brokers that failed, if possible."""
+        if ordered_by is not None and not isinstance(ordered_by, str):
+            raise InvalidConfig("ordered_by", ordered_by, "must be a text")
         route = await self._session.routes.get(message.topic, for_send=True, limit_s=limit_s)
         queues = route.writable
         if message.queue_id is not None:
@@ -221,6 +224,7 @@ class AsyncProducer:
 
     async def request(self, message: Message, timeout_s: float = SEND_S) -> StoredMessage:
         """Send a message and return the reply of the consumer that gets it; RequestTimeout if none comes in time."""
+        require_seconds("timeout_s", timeout_s)
         return await self._replies.request(
             message.topic, timeout_s, lambda more: self.send(_with(message, more), timeout_s=timeout_s)
         )

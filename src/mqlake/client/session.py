@@ -147,6 +147,7 @@ class Session:
     @contextlib.asynccontextmanager
     async def within(self, timeout_s: float, code: RequestCode) -> AsyncIterator[Asked]:
         """Bound all that a call needs, look-ups of routes and connections included; RequestTimeout if it is late."""
+        require_seconds("timeout_s", timeout_s)
         asked = Asked(self.name_servers)
         try:
             async with asyncio.timeout(timeout_s):
@@ -274,6 +275,11 @@ def refusal(address: str, code: int, answer: Command) -> RequestRefused:
     """Return the error for an answer whose code is not success."""
     name = ResponseCode(answer.code).name if answer.code in ResponseCode._value2member_map_ else "UNKNOWN"
     return RequestRefused(address, code_name(RequestCode, code), answer.code, name, answer.remark or "")
+
+
+def require_seconds(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidConfig(name, value, "must be a number of seconds")
 
 
 def _addresses(given: str | Sequence[str]) -> list[str]:
