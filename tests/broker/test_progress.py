@@ -9,7 +9,7 @@ from mqlake.broker.in_thread import BrokerThread
 from mqlake.kernel import Command
 from mqlake.remoting.bodies import decode_records, read_json
 from mqlake.remoting.command import request, response
-from tests.broker.test_pop import pop_fields
+from tests.broker.test_pop import handles, pop_fields
 from tests.broker.wire import Wire
 
 PLACE = {"topic": "T", "queueId": "0"}
@@ -108,3 +108,48 @@ def test_acknowledging_what_no_queue_has_is_refused(broker: BrokerThread, wire: 
 def test_a_pop_in_order_says_how_often_its_messages_came(broker: BrokerThread, wire: Wire) -> None:
     filled(broker, wire, 2)
     assert wire.call(200050, pop_fields(order="true", queueId="0")).fields["orderCountInfo"] == "0 0 0"
+
+
+# ---- topics that are deleted and made again
+
+
+def remade(broker: BrokerThread, wire: Wire, count: int) -> None:
+    """Delete the topic, and fill the next one of its name."""
+    assert wire.call(215, {"topic": "T"}).code == 0
+    for number in range(count):
+        wire.put("T", b"new %d" % number)
+    broker.store.wait_dispatched()
+
+
+def test_a_member_of_a_topic_that_is_made_again_is_led_to_its_beginning(broker: BrokerThread, wire: Wire) -> None:
+    """Its own offset is of the deleted topic, and exists in the new one too."""
+    filled(broker, wire)
+    wire.beat("c1", "G", "T")
+    commit(wire, 5)
+    remade(broker, wire, 8)
+    late = commit(wire, 5)
+    assert late.remark == "Offset has been previously reset"
+    told = wire.pull("G", "T", offset=5, sysFlag="5", commitOffset="5")
+    assert (told.code, told.fields["nextBeginOffset"]) == (21, "0")
+    assert wire.call(14, {**PLACE, "consumerGroup": "G", "setZeroIfNotFound": "false"}).code == 22, "nothing is skipped"
+
+
+def test_an_offset_beyond_a_topic_that_is_made_again_leads_to_its_beginning(
+    broker: BrokerThread, wire: Wire, connect: Callable[[], Wire]
+) -> None:
+    """Every member of a broadcast group is led, and readers that send no heart beat."""
+    filled(broker, wire)
+    remade(broker, wire, 2)
+    for reader in (wire, connect()):
+        told = reader.pull("G", "T", offset=5)
+        assert (told.code, told.fields["nextBeginOffset"]) == (21, "0")
+
+
+def test_a_group_that_pops_gets_all_of_a_topic_that_is_made_again(broker: BrokerThread, wire: Wire) -> None:
+    filled(broker, wire)
+    (old, *_) = handles(wire.call(200050, pop_fields(poll_ms=0)))
+    remade(broker, wire, 8)
+    found = decode_records(wire.call(200050, pop_fields()).body)
+    assert [each.body for each in found] == [b"new %d" % number for number in range(8)]
+    wire.call(200051, old)
+    assert progress(wire) == "0", "a handle of the deleted topic acknowledges nothing"

@@ -6,7 +6,7 @@ import pytest
 
 from mqlake import Message
 from mqlake.client import Admin, Consumer, Producer
-from mqlake.errors import InvalidConfig, NoRoute, NoSuchMessage, OffsetOutOfRange
+from mqlake.errors import BadRequest, InvalidConfig, NoRoute, NoSuchMessage, OffsetOutOfRange
 from tests.client.conftest import new_name, put, take, until
 
 
@@ -31,6 +31,14 @@ def test_groups_are_created_listed_and_deleted(at: str, group: str) -> None:
         assert group in admin.groups()
         admin.delete_group(group)
         assert group not in admin.groups()
+        with pytest.raises(InvalidConfig, match="unknown setting; known are enabled"):
+            admin.create_group(group, nope=1)
+        assert group not in admin.groups()
+
+
+def test_a_text_that_no_request_can_hold_is_an_error(at: str, topic: str) -> None:
+    with Admin(at) as admin, pytest.raises(BadRequest, match="surrogates"):
+        admin.find(topic, "\ud800")
 
 
 def test_lag_is_what_is_not_committed(at: str, topic: str, group: str, producer: Producer) -> None:

@@ -7,14 +7,22 @@ import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mqlake import Message, Sql
 from mqlake.client import Admin, AsyncConsumer, Consumer, Producer
+from mqlake.client.positions import GroupPositions
+from mqlake.client.pulling import Puller
+from mqlake.client.remote_queue import RemoteQueue
+from mqlake.client.session import Session
+from mqlake.delivery.consume.cursor import Lost
 from mqlake.delivery.consume.progress import Start
 from mqlake.errors import InvalidConfig, NotConnected, NotPermitted, RequestRefused
-from tests.client.conftest import put, take, until
+from mqlake.remoting.bodies import MessageQueue
+from mqlake.remoting.headers import PullResult
+from tests.client.conftest import WAIT_S, put, take, until
 from tests.clients.endpoints import Endpoint
 
 
@@ -280,6 +288,128 @@ def test_a_connected_consumer_continues_where_its_group_is_reset_to(
         assert admin.reset(group, topic, "first")[0] == 0
         with Consumer(at, group, topic) as consumer:
             assert [int(message.body) for message in take(consumer, 10)] == list(range(10))
+
+
+# ---- topics that are deleted and made again
+
+
+def test_a_connected_consumer_gets_all_of_a_topic_that_is_made_again(
+    endpoint: Endpoint, at: str, topic: str, group: str, producer: Producer
+) -> None:
+    if endpoint.kind != "mqlake":
+        pytest.skip("RocketMQ leads its clients to the end of the new queue")
+    put(producer, topic, 20)
+    with Consumer(at, group, topic) as consumer, Admin(at) as admin:
+        take(consumer, 20)
+        consumer.commit(durable=True)
+        admin.delete_topic(topic)
+        admin.create_topic(topic, 4)
+        bodies = put(producer, topic, 30)
+        assert bodies_of(consumer, 30) == sorted(bodies)
+        assert consumer.lost == []
+
+
+def test_a_queue_that_ends_before_the_groups_progress_is_listed_as_lost() -> None:
+    """RocketMQ leads to the end of a queue that was made again, or lost its end: what was before it is passed over."""
+    lost = moved(PullResult(0, next_begin_offset=30, min_offset=0, max_offset=30), "OFFSET_OVERFLOW_BADLY")
+    assert lost == [Lost("T", 0, 50, 0, 30)]
+    assert moved(PullResult(0, next_begin_offset=30, min_offset=0, max_offset=90), "OFFSET_RESET") == []
+    assert moved(PullResult(0, next_begin_offset=0, min_offset=0, max_offset=30), "OFFSET_OVERFLOW_BADLY") == []
+
+
+def moved(result: PullResult, remark: str) -> list[Lost]:
+    """Return what a consumer at queue offset 50 counts as lost if a pull is answered so."""
+
+    async def main() -> list[Lost]:
+        session = Session("127.0.0.1:1")
+        puller = Puller(session, "G", {}, GroupPositions(session, "G", "first"), lambda: None)
+        queue = RemoteQueue(MessageQueue("T", "broker-a", 0), 0.0)
+        queue.move(50)
+        puller._moved(queue, result, remark)
+        assert queue.next_offset == result.next_begin_offset
+        await session.close()
+        return puller.lost
+
+    return asyncio.run(main())
+
+
+# ---- cancelled tasks
+
+
+async def cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_a_consumer_that_is_cancelled_while_its_block_ends_leaves_its_group(
+    at: str, topic: str, group: str, producer: Producer
+) -> None:
+    put(producer, topic, 8)
+
+    async def work(ending: asyncio.Event) -> None:
+        async with AsyncConsumer(at, group, topic) as consumer:
+            assert len(await consumer.poll(WAIT_S, limit=1)) == 1
+            ending.set()
+
+    async def main() -> None:
+        ending = asyncio.Event()
+        task = asyncio.create_task(work(ending))
+        await ending.wait()
+        await cancelled(task)
+        async with AsyncConsumer(at, group, topic) as consumer:
+            found = 0
+            async with asyncio.timeout(WAIT_S / 4):  # less than a member that does not answer is waited for
+                while found < 7:
+                    found += len(await consumer.poll(1.0))
+            assert await consumer.poll(0.2) == [], "what the block had processed is committed"
+
+    asyncio.run(main())
+
+
+def test_a_first_poll_that_is_cancelled_can_be_tried_again(at: str, topic: str, group: str, producer: Producer) -> None:
+    put(producer, topic, 8)
+
+    async def main() -> None:
+        for steps in range(0, 60, 4):
+            consumer = AsyncConsumer(at, f"{group}-{steps}", topic)
+            poll = asyncio.create_task(consumer.poll(WAIT_S, limit=1))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            poll.cancel()
+            await asyncio.wait([poll])
+            assert len(await consumer.poll(WAIT_S, limit=1)) == 1
+            await consumer.close()
+
+    asyncio.run(main())
+
+
+def test_a_first_poll_that_fails_can_be_tried_again(group: str) -> None:
+    async def main() -> None:
+        consumer = AsyncConsumer("127.0.0.1:1", group, "T")
+        for _ in range(2):
+            with pytest.raises(NotConnected):
+                await consumer.poll()
+        await consumer.close()
+        with pytest.raises(NotPermitted, match="closed"):
+            await consumer.poll()
+        assert [message async for message in consumer] == []
+
+    asyncio.run(main())
+
+
+def test_a_time_that_is_no_number_is_refused(at: str, topic: str, group: str) -> None:
+    soon: Any = "soon"
+    with pytest.raises(InvalidConfig, match="idle_s"):
+        Consumer(at, group, topic, idle_s=soon)
+    with Consumer(at, group, topic) as consumer, pytest.raises(InvalidConfig, match="timeout_s"):
+        consumer.poll(soon)
+
+
+def test_a_consumer_that_cannot_start_lets_go_of_its_file(group: str, tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(NotConnected):
+            Consumer("127.0.0.1:1", group, "T", progress=tmp_path / "progress.json")
 
 
 # ---- errors

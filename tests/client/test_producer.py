@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from mqlake.errors import (
     NotPermitted,
     RequestRefused,
     RequestTimeout,
+    StoreError,
     TransactionEnded,
 )
 from tests.client.conftest import WAIT_S, new_name, put, take, until
@@ -65,6 +67,36 @@ def test_batches_are_cut_by_size_topic_queue_and_delay(topic: str, producer: Pro
     assert [receipt.queue_id for receipt in receipts[:5]] == [1] * 5
     assert [receipt.queue_offset for receipt in receipts[:5]] == [0, 1, 2, 3, 4]
     assert (receipts[6].queue_id, receipts[7].queue_id) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("count", "body", "properties"), [(50_000, b"ten  bytes", {}), (300, b"x", {"p": "v" * 10_000}), (40_000, b"", {})]
+)
+def test_a_batch_takes_as_many_messages_as_brokers_accept(
+    count: int, body: bytes, properties: dict[str, str], endpoint: Endpoint, topic: str, producer: Producer
+) -> None:
+    """Small bodies are mostly headers and properties, and those count for a broker."""
+    if not body and endpoint.kind != "mqlake":
+        pytest.skip("RocketMQ takes no empty messages")
+    receipts = producer.send_many(Message(topic, body, properties=properties) for _ in range(count))
+    assert len({(receipt.queue_id, receipt.queue_offset) for receipt in receipts}) == count
+
+
+def test_a_producer_that_is_cancelled_while_it_closes_is_closed(at: str, topic: str) -> None:
+    async def main() -> None:
+        producer = AsyncProducer(at, new_name("producers"))
+        await producer.send(Message(topic, b"x"))
+        closing = asyncio.create_task(producer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await producer.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        with pytest.raises(NotConnected, match="closed"):
+            await producer.send(Message(topic, b"x"))
+
+    asyncio.run(main())
 
 
 def test_a_large_body_is_sent_compressed_and_arrives_as_it_was(at: str, topic: str, producer: Producer) -> None:
@@ -188,6 +220,22 @@ def test_a_message_that_cannot_be_stored_is_refused_at_once(topic: str, producer
         producer.send(Message(topic, b"x", properties={"a": "b\x01c"}))
     with pytest.raises(InvalidConfig, match="4 queues"):
         producer.send(Message(topic, b"x", queue_id=9))
+
+
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        (Message("T", b"x", properties={"a": "\ud800"}), {}),
+        (Message("T\ud800", b"x"), {}),
+        (Message("T", b"x"), {"timeout_s": "x"}),
+        (Message("T", b"x"), {"ordered_by": 5}),
+    ],
+)
+def test_what_cannot_be_sent_is_a_store_error(producer: Producer, message: Message, options: dict[str, Any]) -> None:
+    with pytest.raises(StoreError, match=r"surrogates|timeout_s|ordered_by"):
+        producer.send(message, **options)
+    with pytest.raises(StoreError, match=r"surrogates|timeout_s|ordered_by"):
+        producer.send_many([message, message], **options)
 
 
 def test_a_refusal_names_its_code_and_its_broker(endpoint: Endpoint, producer: Producer) -> None:

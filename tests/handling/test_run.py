@@ -326,6 +326,9 @@ def test_a_worker_needs_one_place_and_known_options(mq_store: MessageStore) -> N
         mqlake.run(print, store=mq_store, endpoint="127.0.0.1:1", **work)
     with pytest.raises(InvalidConfig, match="concurrency"):
         mq_store.run(print, concurrency=0, **work)
+    for level in ("x", -2, True):
+        with pytest.raises(InvalidConfig, match="retry_level"):
+            mq_store.run(print, retry_level=level, **work)  # type: ignore[arg-type]
     with pytest.raises(InvalidConfig, match="handler = None: must be a function"):
         mq_store.run(None, **work)  # type: ignore[arg-type]
     with pytest.raises(InvalidConfig, match="on_error = 'log'"):

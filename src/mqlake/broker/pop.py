@@ -202,6 +202,12 @@ class Pops:
             known = self._queues[name] = PopQueue(*name, offset)
         return known
 
+    def begin_again(self, topic: str) -> None:
+        """Forget what groups have of a topic that was deleted: the next one of its name begins at 0."""
+        for name in self._queues:
+            if name[1] == topic:
+                self._queues[name] = PopQueue(*name, 0)
+
     def _first_offset(self, header: PopHeader, topic: str, queue_id: int) -> int:
         """Return where a new group begins: at the first message of a young queue, whatever it asks for, as with 14."""
         offsets = self._broker.parts.offsets

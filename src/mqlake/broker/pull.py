@@ -170,7 +170,7 @@ class Pulls:
             stats = self._broker.parts.stats
             stats.delivered(header.topic, header.consumer_group, found.message_count, len(found.records))
             return self._result(command, ResponseCode.SUCCESS, "FOUND", found, found.next_offset)
-        code, status, next_offset = self._nothing(header.queue_offset, found)
+        code, status, next_offset = self._nothing(header, found)
         may_wait = header.sys_flag & PULL_SUSPEND and header.suspend_timeout_millis > 0
         if code == ResponseCode.PULL_NOT_FOUND and may_wait and not last:
             return None
@@ -199,10 +199,9 @@ class Pulls:
         records = b"".join([message.record for message in matching])
         return Gathered(records, len(matching), next_offset, queue.first_offset, queue.end_offset)
 
-    @staticmethod
-    def _nothing(asked: int, found: Gathered) -> tuple[ResponseCode, str, int]:
+    def _nothing(self, header: PullHeader, found: Gathered) -> tuple[ResponseCode, str, int]:
         """Return code, RocketMQ's name of the status, and where to continue, for a read without messages."""
-        first, end = found.first_offset, found.end_offset
+        asked, first, end = header.queue_offset, found.first_offset, found.end_offset
         if end == 0:
             code = ResponseCode.PULL_NOT_FOUND if asked == 0 else ResponseCode.PULL_OFFSET_MOVED
             return code, "NO_MESSAGE_IN_QUEUE", 0
@@ -211,7 +210,8 @@ class Pulls:
         if asked == end:
             return ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", asked
         if asked > end:
-            return ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", end
+            was_deleted = header.topic in self._broker.port.deleted_topics.ends  # the offset is of its last life
+            return ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", first if was_deleted else end
         return ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", found.next_offset
 
     @staticmethod

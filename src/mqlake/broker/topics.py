@@ -223,9 +223,24 @@ class TopicRequests:
         if not topic:
             raise Refusal(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         self._require_own(topic)
-        if topic in self.table or self._broker.port.reader.queue_ids(topic):
+        known = self.table.find(topic)
+        queue_ids = {*range(known.read_queue_count if known else 0), *self._broker.port.reader.queue_ids(topic)}
+        if known is not None or queue_ids:
             self._broker.store.delete_topic(topic)
+            self._broker.loop.call_soon_threadsafe(self._deleted, topic, queue_ids)
         return response(command)
+
+    def _deleted(self, topic: str, queue_ids: set[int]) -> None:
+        """Lead groups that read a deleted topic to the beginning of the next topic of its name.
+
+        Their members still have offsets of the deleted one. What they commit counts again once they are told.
+        """
+        parts = self._broker.parts
+        self._delivery.offsets.forget(topic=topic)  # committed since, if it is there again already
+        parts.pops.begin_again(topic)
+        for group in self._broker.members.consumers.values():
+            if topic in group.subscriptions:
+                parts.pulls.reset(group.name, topic, dict.fromkeys(queue_ids, 0))
 
     def _all(self, connection: Connection, command: Command) -> Command:
         table = {topic.name: topic.to_json() for topic in self.table}

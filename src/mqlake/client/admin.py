@@ -20,6 +20,7 @@ from mqlake.delivery.consume.assignment import QueueLag
 from mqlake.delivery.consume.progress import Start, check_start, require_queues
 from mqlake.delivery.properties import UNIQUE_KEY
 from mqlake.delivery.registry.groups import Group
+from mqlake.delivery.registry.table import changed
 from mqlake.delivery.registry.topics import Permission, Topic
 from mqlake.errors import NoSuchMessage, NotConnected, NotPermitted, OffsetOutOfRange, RequestRefused
 from mqlake.kernel.hosts import format_host
@@ -148,7 +149,7 @@ class AsyncAdmin:
 
     async def create_group(self, name: str, **settings: Any) -> None:
         """Set a consumer group up (fields of `Group`) on every broker, or change it."""
-        body = write_json(Group(name, **settings).to_json())
+        body = write_json(changed(Group(name), settings).to_json())
         for address in await self._brokers():
             await self._session.call(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
 

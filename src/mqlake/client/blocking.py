@@ -295,7 +295,7 @@ class Consumer(Blocking):
 
 
 async def _started(make: Callable[[], AsyncConsumer]) -> AsyncConsumer:
-    return await make().start()
+    return await make().__aenter__()
 
 
 class Admin(Blocking):

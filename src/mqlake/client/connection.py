@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 from mqlake.client.security import Credentials
-from mqlake.errors import BadFrame, NotConnected, RequestTimeout
+from mqlake.errors import BadFrame, BadRequest, NotConnected, RequestTimeout
 from mqlake.kernel import Command, encode_command
 from mqlake.remoting.codes import RequestCode, code_name
 from mqlake.remoting.frames import FrameReader
@@ -99,6 +99,8 @@ class Connection(asyncio.Protocol):
                 return await future
         except TimeoutError:
             raise RequestTimeout(self.address, code_name(RequestCode, command.code), timeout_s) from None
+        except UnicodeEncodeError as error:
+            raise _no_text(error) from None
         finally:
             self._waiting.pop(command.opaque, None)
 
@@ -107,9 +109,11 @@ class Connection(asyncio.Protocol):
         try:
             async with asyncio.timeout(timeout_s):
                 await self._write_request(command)
+                self._write(command)
         except TimeoutError:
             raise RequestTimeout(self.address, code_name(RequestCode, command.code), timeout_s) from None
-        self._write(command)
+        except UnicodeEncodeError as error:
+            raise _no_text(error) from None
 
     async def _write_request(self, command: Command) -> None:
         """Sign a request, and wait until it may be written."""
@@ -139,6 +143,10 @@ class Connection(asyncio.Protocol):
         self._flush()
         if self._transport is not None:
             self._transport.close()
+
+
+def _no_text(error: UnicodeEncodeError) -> BadRequest:
+    return BadRequest("field", repr(error.object)[:80], "text without lone surrogates")
 
 
 class Connections:
@@ -176,7 +184,8 @@ class Connections:
         return await asyncio.shield(task)
 
     def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
-        self._opening.pop(address, None)
+        if self._opening.get(address) is task:
+            del self._opening[address]
         if not task.cancelled():
             task.exception()  # whoever asked for the connection gets it
 
@@ -203,13 +212,19 @@ class Connections:
     def open(self) -> list[Connection]:
         return [each for each in self._open.values() if each.is_open]
 
+    def drop(self) -> None:
+        """Close all connections; later calls open others."""
+        for task in list(self._opening.values()):
+            task.cancel()
+        self._opening.clear()
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
+
     async def close(self) -> None:
         """Close all connections; a later call raises NotConnected."""
         self._is_closed = True
-        for task in list(self._opening.values()):
-            task.cancel()
-        for connection in self._open.values():
-            connection.close()
-        lost = [each.lost for each in self._open.values() if each.is_open]
+        lost = [each.lost for each in self.open]
+        self.drop()
         if lost:
             await asyncio.wait(lost, timeout=1.0)

@@ -21,7 +21,7 @@ from mqlake.client.positions import GroupPositions, OwnPositions, Positions, add
 from mqlake.client.pulling import Puller
 from mqlake.client.remote_queue import RemoteQueue, Stage
 from mqlake.client.security import Credentials
-from mqlake.client.session import Session
+from mqlake.client.session import Session, require_seconds
 from mqlake.delivery.consume.cursor import Lost
 from mqlake.delivery.consume.filters import ALL, SQL, Filter, Tags, filter_of
 from mqlake.delivery.consume.progress import GROUP, Start, check_start
@@ -78,6 +78,8 @@ class AsyncConsumer:
         topics = [topic] if isinstance(topic, str) else list(topic)
         if not topics:
             raise InvalidConfig("topic", topic, "must name at least one topic")
+        if idle_s is not None:
+            require_seconds("idle_s", idle_s)
         self.group = group
         self._auto, self._ordered = auto_commit, ordered
         self._idle_s = FOREVER if idle_s is None else idle_s
@@ -97,6 +99,7 @@ class AsyncConsumer:
         self._membership = Membership(session, self._data, self._positions, ordered=ordered, read=self._puller.read)
         self._arrived = asyncio.Event()
         self._turn = 0
+        self._starting = asyncio.Lock()
         self._is_started = self._is_closed = False
 
     def _beat(self) -> Heartbeat:
@@ -108,19 +111,18 @@ class AsyncConsumer:
     async def start(self) -> Self:
         """Join the group. Entering the `async with` block, or the first poll, does it too.
 
-        Raises if no name server answers, or if a broker refuses the filter.
+        Raises if no name server answers, or if a broker refuses the filter; a later call tries again.
         """
-        if not self._is_started:
-            self._is_started = True
-            try:
-                await self._check_filters()
-                await self._membership.start()
+        async with self._starting:
+            if not self._is_started:
+                try:
+                    await self._check_filters()
+                    await self._membership.start()
+                except BaseException:
+                    self._session.drop()  # else the group would count on this member
+                    raise
                 self._session.start()
-            except BaseException:
-                await self._session.close()
-                self._positions.close()
-                self._is_closed = True
-                raise
+                self._is_started = True
         return self
 
     async def _check_filters(self) -> None:
@@ -157,12 +159,17 @@ class AsyncConsumer:
 
         With `auto_commit`, the call also commits the messages that the last poll returned.
         """
+        self._require_open("poll")
         return given(await self.take(limit, timeout_s))
 
     async def take(self, limit: int, timeout_s: float | None = None) -> Taken | None:
         """Return messages of one queue as soon as there are any; None after `timeout_s`, or if closed."""
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InvalidConfig("limit", limit, "must be a whole number, 1 or more")
+        if timeout_s is not None:
+            require_seconds("timeout_s", timeout_s)
+        if self._is_closed:
+            return None
         await self.start()
         deadline = time.monotonic() + (self._idle_s if timeout_s is None else timeout_s)
         for each in self._membership.queues.values():
@@ -204,8 +211,7 @@ class AsyncConsumer:
 
         Brokers know the progress a few seconds later; with `durable`, on return.
         """
-        if self._is_closed:
-            raise NotPermitted("commit", "the consumer is closed", "commit before closing it")
+        self._require_open("commit")
         if message is None:
             self._commit(processed=True)
         else:
@@ -214,6 +220,10 @@ class AsyncConsumer:
         self._notify()
         if durable:
             await self._membership.tell()
+
+    def _require_open(self, what: str) -> None:
+        if self._is_closed:
+            raise NotPermitted(what, "the consumer is closed", "make a new one")
 
     def _commit(self, *, processed: bool) -> None:
         for each in self._membership.queues.values():
@@ -278,7 +288,11 @@ class AsyncConsumer:
     # ---- closing
 
     async def __aenter__(self) -> Self:
-        return await self.start()
+        try:
+            return await self.start()
+        except BaseException:
+            await self.close()
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -287,17 +301,18 @@ class AsyncConsumer:
 
     async def close(self, *, processed: bool = False) -> None:
         """Leave the group. What the caller has now is committed only if it is `processed`, and with `auto_commit`."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._notify()
-        if self._auto:
-            self._commit(processed=processed)
+        if not self._is_closed:
+            self._is_closed = True
+            self._notify()
+            if self._auto:
+                self._commit(processed=processed)
+        await self._session.close(self._leave)
+
+    async def _leave(self) -> None:
         if self._is_started:
             await self._membership.close()
         else:
             self._positions.close()
-        await self._session.close()
 
 
 def given(taken: Taken | None) -> list[StoredMessage]:

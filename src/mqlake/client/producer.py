@@ -17,7 +17,7 @@ from mqlake.client.requests import Replies
 from mqlake.client.routes import TopicRoute
 from mqlake.client.security import Credentials
 from mqlake.client.sending import STORED, SendReceipt, header_of, prepared, receipts_of
-from mqlake.client.session import Asked, Session
+from mqlake.client.session import Asked, Session, require_seconds
 from mqlake.client.transactions import AsyncTransaction, Check, Decisions
 from mqlake.delivery.properties import DELAY_LEVEL, DELAY_MS, DELAY_SEC, DELIVER_MS, UNIQUE_KEY
 from mqlake.errors import InvalidConfig, NoRoute, NotConnected, RemoteError, RequestRefused, RequestTimeout
@@ -34,7 +34,9 @@ MAX_REFUSALS: Final = 3
 FIRST_PAUSE_S: Final = 0.02
 MAX_PAUSE_S: Final = 0.5
 BATCH_BYTES: Final = 1 << 20
-"""A batch is sent in parts of about this size."""
+"""The most that a batch's records may take: brokers refuse those of more than about 4 MiB."""
+RECORD_BYTES: Final = 128
+"""What a record has more than a message of a batch, without the topic, rounded up."""
 DELAYS: Final = frozenset({DELAY_LEVEL, DELAY_MS, DELAY_SEC, DELIVER_MS})
 MAY_PASS: Final = frozenset(
     {
@@ -70,6 +72,7 @@ class AsyncProducer:
     ) -> None:
         """`name_servers`: `HOST:PORT`, several separated by `;`. `check` tells a broker that asks about a transaction
         whether it is to be committed (True), rolled back (False) or not decided yet (None)."""
+        require_seconds("timeout_s", timeout_s)
         self.group = group
         self._timeout_s = timeout_s
         self._session = Session(name_servers, credentials=credentials, tls=tls, beat=self._beat)
@@ -106,10 +109,9 @@ class AsyncProducer:
             if len(batch) == 1:
                 receipts.append(await self.send(batch[0], ordered_by=ordered_by, timeout_s=timeout_s))
                 continue
-            out = [prepared_for_batch(message) for message in batch]
-            whole = Message(out[0].topic, encode_batch(out), queue_id=out[0].queue_id)
-            whole.properties[UNIQUE_KEY] = out[0].properties[UNIQUE_KEY]
-            receipts += await self._store(RequestCode.SEND_BATCH_MESSAGE, whole, out, ordered_by, timeout_s)
+            whole = Message(batch[0].topic, encode_batch(batch), queue_id=batch[0].queue_id)
+            whole.properties[UNIQUE_KEY] = batch[0].properties[UNIQUE_KEY]
+            receipts += await self._store(RequestCode.SEND_BATCH_MESSAGE, whole, batch, ordered_by, timeout_s)
         return receipts
 
     async def send_oneway(self, message: Message, *, ordered_by: str | None = None) -> None:
@@ -125,8 +127,8 @@ class AsyncProducer:
     ) -> list[SendReceipt]:
         """Send until a broker stored it, the refusal is final, or the time is over."""
         limit_s = self._timeout_s if limit_s is None else limit_s
-        deadline = asyncio.get_running_loop().time() + limit_s
         async with self._session.within(limit_s, code) as asked:
+            deadline = asyncio.get_running_loop().time() + limit_s
             return await self._try(code, out, parts, ordered_by, deadline, asked)
 
     async def _try(
@@ -180,6 +182,8 @@ class AsyncProducer:
         self, message: Message, ordered_by: str | None, avoid: set[str], limit_s: float
     ) -> tuple[MessageQueue, str]:
         """Return the queue for a message and its broker's address; not one of the brokers that failed, if possible."""
+        if ordered_by is not None and not isinstance(ordered_by, str):
+            raise InvalidConfig("ordered_by", ordered_by, "must be a text")
         route = await self._session.routes.get(message.topic, for_send=True, limit_s=limit_s)
         queues = route.writable
         if message.queue_id is not None:
@@ -220,6 +224,7 @@ class AsyncProducer:
 
     async def request(self, message: Message, timeout_s: float = SEND_S) -> StoredMessage:
         """Send a message and return the reply of the consumer that gets it; RequestTimeout if none comes in time."""
+        require_seconds("timeout_s", timeout_s)
         return await self._replies.request(
             message.topic, timeout_s, lambda more: self.send(_with(message, more), timeout_s=timeout_s)
         )
@@ -254,8 +259,7 @@ class AsyncProducer:
 
     async def close(self) -> None:
         """Leave the producer group and close the connections."""
-        await self._session.unregister({"producerGroup": self.group})
-        await self._session.close()
+        await self._session.close(lambda: self._session.unregister({"producerGroup": self.group}))
 
 
 def _master(route: TopicRoute, broker_name: str) -> str:
@@ -286,19 +290,25 @@ def prepared_for_batch(message: Message) -> Message:
 
 
 def _batches(messages: Iterable[Message]) -> Iterable[list[Message]]:
-    """Yield neighbours that one batch can hold: same topic and queue, not delayed, not too large together."""
+    """Yield neighbours that one batch can hold, prepared: same topic and queue, not too large together.
+
+    Delayed messages go alone, and are not prepared yet."""
     batch: list[Message] = []
     size = 0
     for message in messages:
-        alone = not DELAYS.isdisjoint(message.properties) or message.sys_flag != 0
-        fits = batch and (batch[0].topic, batch[0].queue_id) == (message.topic, message.queue_id)
-        if batch and (alone or not fits or size + len(message.body) > BATCH_BYTES):
-            yield batch
+        if not DELAYS.isdisjoint(message.properties) or message.sys_flag != 0:
+            if batch:
+                yield batch
             batch, size = [], 0
-        if alone:
             yield [message]
             continue
-        batch.append(message)
-        size += len(message.body)
+        out = prepared_for_batch(message)
+        more = len(encode_batch([out])) + len(out.topic) + RECORD_BYTES
+        fits = batch and (batch[0].topic, batch[0].queue_id) == (out.topic, out.queue_id)
+        if batch and (not fits or size + more > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(out)
+        size += more
     if batch:
         yield batch

@@ -46,6 +46,8 @@ FINAL: Final = frozenset(
 """Refusals that the program should hear of."""
 UNKNOWN_HERE: Final = frozenset({ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST})
 """The broker lacks this consumer's heart beat."""
+RESET: Final = "OFFSET_RESET"
+"""The remark of a pull's answer if the group was reset."""
 _log = logging.getLogger(__name__)
 
 
@@ -108,7 +110,7 @@ class Puller:
             return
         result = PullResult.read(answer.fields)
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            self._moved(each, result)
+            self._moved(each, result, answer.remark)
             return
         messages = decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
         matching = _matching(messages, wanted)
@@ -116,13 +118,17 @@ class Puller:
         if matching:
             self._arrived()
 
-    def _moved(self, each: RemoteQueue, result: PullResult) -> None:
-        """Continue where the broker says: the group was reset, or messages were deleted before they were read."""
+    def _moved(self, each: RemoteQueue, result: PullResult, remark: str | None) -> None:
+        """Continue where the broker says: the group was reset, or messages were deleted before they were read.
+
+        If the queue ends before the group's progress and the broker leads to its end, nobody knows what was there.
+        """
         queue, at = each.queue, each.next_offset
-        if at < result.min_offset:
-            self.lost.append(Lost(queue.topic, queue.queue_id, at, result.min_offset, result.max_offset))
-        _log.warning("group %s: %s continues at %d instead of %d", self._group, queue, result.next_begin_offset, at)
-        each.move(result.next_begin_offset)
+        first, goes_to = result.min_offset, result.next_begin_offset
+        if at < first or (first < goes_to < at and remark != RESET):
+            self.lost.append(Lost(queue.topic, queue.queue_id, at, first, result.max_offset))
+        _log.warning("group %s: %s continues at %d instead of %d", self._group, queue, goes_to, at)
+        each.move(goes_to)
         each.told = -1
 
 

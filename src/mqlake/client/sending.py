@@ -65,6 +65,7 @@ class SendReceipt:
 
 def prepared(message: Message, more: dict[str, str] | None = None) -> Message:
     """Return a copy to send: with a unique key, checked, and its body compressed if it is large."""
+    _require_text("topic", message.topic)
     properties = {**message.properties, **(more or {})}
     properties.setdefault(UNIQUE_KEY, new_key())
     body, sys_flag = bytes(message.body), message.sys_flag
@@ -90,11 +91,21 @@ def prepared(message: Message, more: dict[str, str] | None = None) -> Message:
 def _check(properties: dict[str, str]) -> None:
     for name, value in properties.items():
         for text in (name, value):
-            if not isinstance(text, str) or NAME_END in text or VALUE_END in text:
+            _require_text("properties", text)
+            if NAME_END in text or VALUE_END in text:
                 raise InvalidMessage("properties", repr(text), "texts without the characters 1 and 2, which end them")
     size = len(encode_properties(properties).encode())
     if size > MAX_PROPERTIES:
         raise InvalidMessage("properties", f"{size} bytes", f"at most {MAX_PROPERTIES}")
+
+
+def _require_text(what: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise InvalidMessage(what, repr(text), "a text")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidMessage(what, repr(text), "text without lone surrogates") from None
 
 
 def header_of(message: Message, group: str, queue: MessageQueue, *, batch: bool = False) -> dict[str, str]:

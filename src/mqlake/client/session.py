@@ -71,6 +71,8 @@ class Session:
         """Addresses of brokers that were called: they get heart beats."""
         self._versions: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closing: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._connections = Connections(
             credentials=credentials,
             tls=tls_context(tls),
@@ -145,6 +147,7 @@ class Session:
     @contextlib.asynccontextmanager
     async def within(self, timeout_s: float, code: RequestCode) -> AsyncIterator[Asked]:
         """Bound all that a call needs, look-ups of routes and connections included; RequestTimeout if it is late."""
+        require_seconds("timeout_s", timeout_s)
         asked = Asked(self.name_servers)
         try:
             async with asyncio.timeout(timeout_s):
@@ -227,6 +230,8 @@ class Session:
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something until it ends or the session is closed."""
         task = asyncio.create_task(work)
+        if self._is_closed:  # it was closed while its client was starting
+            task.cancel()
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
@@ -236,21 +241,45 @@ class Session:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a task of the client failed", exc_info=error)
 
-    async def close(self) -> None:
-        """End all tasks and close all connections."""
-        mine = asyncio.current_task()
-        tasks = [task for task in self._tasks if task is not mine]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=1.0)
-        await self._connections.close()
+    def drop(self) -> None:
+        """Close all connections, so that brokers forget this client until it calls again."""
+        self._connections.drop()
+
+    async def close(self, leave: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Leave, then end all tasks and close all connections. A second call waits for the first.
+
+        It is done all the same if the caller is cancelled meanwhile: a client that is half closed would stay in its
+        groups.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(leave, asyncio.current_task()))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, leave: Callable[[], Awaitable[None]] | None, caller: asyncio.Task[Any] | None) -> None:
+        try:
+            if leave is not None:
+                await leave()
+        finally:
+            self._is_closed = True
+            tasks = [task for task in self._tasks if task is not caller]
+            for task in tasks:
+                task.cancel()
+            try:
+                if tasks:
+                    await asyncio.wait(tasks, timeout=1.0)
+            finally:
+                await self._connections.close()
 
 
 def refusal(address: str, code: int, answer: Command) -> RequestRefused:
     """Return the error for an answer whose code is not success."""
     name = ResponseCode(answer.code).name if answer.code in ResponseCode._value2member_map_ else "UNKNOWN"
     return RequestRefused(address, code_name(RequestCode, code), answer.code, name, answer.remark or "")
+
+
+def require_seconds(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidConfig(name, value, "must be a number of seconds")
 
 
 def _addresses(given: str | Sequence[str]) -> list[str]:

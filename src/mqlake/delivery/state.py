@@ -10,7 +10,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from mqlake.config import Role
@@ -24,7 +24,7 @@ from mqlake.delivery.registry.filter_table import FilterTable
 from mqlake.delivery.registry.groups import Group, Groups
 from mqlake.delivery.registry.offsets import ConsumerOffsets, OffsetTable
 from mqlake.delivery.registry.system_topics import HALF_TOPIC, INTERNAL_GROUP_PREFIX, system_queue_count
-from mqlake.delivery.registry.table import nearest
+from mqlake.delivery.registry.table import changed, nearest
 from mqlake.delivery.registry.topics import Permission, Topic, Topics
 from mqlake.delivery.transactions.transaction import Transactions
 from mqlake.errors import InvalidConfig, NotMaster, NotPermitted, ReadOnlyStore, StoreError, UnknownTopic, typed_errors
@@ -195,14 +195,14 @@ class Delivery:
 
     def update_topic(self, name: str, changes: dict[str, Any]) -> Topic:
         writer = self.require_writer()
-        topic = _changed(self.topics.get(name), changes)
+        topic = changed(self.topics.get(name), changes)
         self.topics.save(topic)
         writer.log.ask_again(name)
         return topic
 
     def create_group(self, name: str, settings: dict[str, Any]) -> Group:
         self.require_writer()
-        group = _changed(Group(name), settings)
+        group = changed(Group(name), settings)
         known = self.groups.find(name)
         if known is not None and known != group:
             raise _exists("group", group, known)
@@ -211,7 +211,7 @@ class Delivery:
 
     def update_group(self, name: str, changes: dict[str, Any]) -> Group:
         self.require_writer()
-        group = _changed(self.groups.get(name), changes)
+        group = changed(self.groups.get(name), changes)
         self.groups.save(group)
         return group
 
@@ -365,12 +365,3 @@ def _exists(kind: str, wanted: Item, known: Item) -> InvalidConfig:
     differing = [name for name in names if getattr(wanted, name) != getattr(known, name)]
     shown = [", ".join(f"{name} {getattr(item, name)!s}" for name in differing) for item in (wanted, known)]
     return InvalidConfig(f"{kind} {wanted.name}", shown[0], f"it exists with {shown[1]}; update_{kind} changes it")
-
-
-def _changed(item: Item, changes: dict[str, Any]) -> Item:
-    """Return a copy with some fields changed. The error for an unknown field lists the fields that exist."""
-    allowed = [each.name for each in fields(item) if each.name not in ("name", "more")]
-    for key, value in changes.items():
-        if key not in allowed:
-            raise InvalidConfig(key, value, f"unknown setting; known are {', '.join(allowed)}")
-    return replace(item, **changes)

@@ -44,6 +44,8 @@ class Options:
     def __post_init__(self) -> None:
         if isinstance(self.concurrency, bool) or not isinstance(self.concurrency, int) or self.concurrency < 1:
             raise InvalidConfig("concurrency", self.concurrency, "must be a whole number, 1 or more")
+        if isinstance(self.retry_level, bool) or not isinstance(self.retry_level, int) or self.retry_level < -1:
+            raise InvalidConfig("retry_level", self.retry_level, "must be a delay level, 0 or -1")
         for name in ("on_error", "on_progress"):
             if getattr(self, name) is not None:
                 require_callable(name, getattr(self, name))

@@ -6,12 +6,12 @@ A change is durable when its call returns. Entries created by use (`note`) are w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields, replace
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from mqlake.delivery.registry.config_file import ConfigFile, Json, Version
-from mqlake.errors import StoreError
+from mqlake.errors import InvalidConfig, StoreError
 from mqlake.runtime.locks import make_lock
 
 
@@ -137,6 +137,17 @@ class Registry(Generic[Item]):
         self.file.save(content)
         self._content = content
         self._is_dirty = False
+
+
+def changed(item: Item, changes: Mapping[str, Any]) -> Item:
+    """Return a copy with some fields changed. The error for an unknown field lists the fields that exist."""
+    kind: Any = item  # a dataclass, which no protocol can say
+    allowed = [each.name for each in fields(kind) if each.name not in ("name", "more")]
+    for key, value in changes.items():
+        if key not in allowed:
+            raise InvalidConfig(key, value, f"unknown setting; known are {', '.join(allowed)}")
+    made: Item = replace(kind, **changes)
+    return made
 
 
 def nearest(name: str, names: Collection[str]) -> str:
