@@ -6,10 +6,13 @@ import asyncio
 import socket
 from pathlib import Path
 
+import pytest
+
 from mqlake.broker.in_thread import BrokerThread
 from mqlake.broker.listening import FAST_PORT_BELOW, Address, serve
+from mqlake.broker.topics import NOT_FOR_SENDING
 from mqlake.remoting.bodies import read_json, write_json
-from tests.broker.wire import Wire
+from tests.broker.wire import Wire, send_fields
 from tests.ports import free_port
 
 
@@ -76,6 +79,31 @@ def test_a_reply_that_nobody_takes_is_stored_and_its_sender_is_told_why(broker: 
     assert (unaddressed.code, unaddressed.remark) == (1, "reply message properties[REPLY_TO_CLIENT] is null")
     broker.store.wait_dispatched()
     assert [each.body for each in wire.arrived(topic)] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("topic", sorted(NOT_FOR_SENDING))
+def test_a_reply_is_refused_wherever_a_send_is(topic: str, broker: BrokerThread, wire: Wire) -> None:
+    """In topics that hold waiting messages, it would be taken for one of them and delivered to the topic it names."""
+    wire.beat("asker", "", producer="P")
+    before = broker.store.stats().appended_end
+    properties = {"REPLY_TO_CLIENT": "asker", "REAL_TOPIC": "victim", "REAL_QID": "0", "DELAY": "1"}
+    short = send_fields(topic, 0, properties)
+    long = {"topic": topic, "properties": short["i"], "producerGroup": "P", "defaultTopic": "TBW102", "queueId": "0"}
+    long |= {"defaultTopicQueueNums": "4", "sysFlag": "0", "bornTimestamp": "1", "flag": "0"}
+    for code, fields in ((324, long), (325, short)):
+        refused = wire.call(code, fields, b"x")
+        assert (refused.code, refused.remark) == (16, f"Sending message to topic[{topic}] is forbidden.")
+    assert wire.call(325, send_fields("bad name", 0, properties), b"x").code == 29
+    assert wire.call(325, send_fields("TBW102", 77, properties), b"x").code == 29
+    assert broker.store.stats().appended_end == before
+
+
+def test_a_reply_enters_no_queue_but_its_own(broker: BrokerThread, wire: Wire) -> None:
+    wire.put("other", b"x")
+    wire.call(325, send_fields("DefaultCluster_REPLY_TOPIC", 0, {"INNER_MULTI_DISPATCH": "other"}), b"y")
+    (stored,) = wire.arrived("DefaultCluster_REPLY_TOPIC")
+    assert "INNER_MULTI_DISPATCH" not in stored.properties
+    assert [each.body for each in broker.store.read("other")] == [b"x"]
 
 
 def code_of_a_send(path: Path, port: int, called: int) -> int:
