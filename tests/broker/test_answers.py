@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mqlake.broker import listening
 from mqlake.broker.in_thread import BrokerThread
 from mqlake.broker.listening import FAST_PORT_BELOW, Address, serve
 from mqlake.broker.topics import NOT_FOR_SENDING
+from mqlake.errors import InvalidConfig
+from mqlake.message_store import MessageStore
 from mqlake.remoting.bodies import read_json, write_json
 from tests.broker.wire import Wire, send_fields
 from tests.ports import free_port
@@ -132,6 +136,31 @@ def test_a_broker_serves_without_the_port_below_its_own(tmp_path: Path) -> None:
     port = free_port(also_below=FAST_PORT_BELOW)
     with socket.create_server(("127.0.0.1", port - FAST_PORT_BELOW)):
         assert code_of_a_send(tmp_path / "store", port, port) == 0
+
+
+@pytest.mark.parametrize("below", [FAST_PORT_BELOW, 0])
+def test_a_port_that_another_program_takes_while_the_store_opens_is_like_one_that_it_had(
+    below: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port(also_below=FAST_PORT_BELOW)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", port - below))
+        start = listening._start
+
+        async def start_late(*given: Any) -> Any:
+            made = await start(*given)
+            other.listen()
+            return made
+
+        monkeypatch.setattr(listening, "_start", start_late)
+        if below:
+            assert code_of_a_send(tmp_path / "store", port, port) == 0
+        else:
+            with pytest.raises(InvalidConfig, match="cannot listen there: Address already in use"):
+                code_of_a_send(tmp_path / "store", port, port)
+    with MessageStore.open(tmp_path / "store") as store:
+        assert ("T" in store.topics()) == bool(below)
 
 
 def test_a_recall_names_what_is_wrong_with_it(wire: Wire) -> None:
