@@ -13,9 +13,10 @@ from mqlake.broker import listening
 from mqlake.broker.in_thread import BrokerThread
 from mqlake.broker.listening import FAST_PORT_BELOW, Address, serve
 from mqlake.broker.topics import NOT_FOR_SENDING
+from mqlake.client import Admin
 from mqlake.errors import InvalidConfig
 from mqlake.message_store import MessageStore
-from mqlake.remoting.bodies import read_json, write_json
+from mqlake.remoting.bodies import decode_records, read_json, write_json
 from tests.broker.wire import Wire, send_fields
 from tests.ports import free_port
 
@@ -161,6 +162,20 @@ def test_a_port_that_another_program_takes_while_the_store_opens_is_like_one_tha
                 code_of_a_send(tmp_path / "store", port, port)
     with MessageStore.open(tmp_path / "store") as store:
         assert ("T" in store.topics()) == bool(below)
+
+
+def test_a_look_up_by_key_gives_the_newest_that_one_answer_holds(broker: BrokerThread, wire: Wire) -> None:
+    for number in range(6):
+        wire.put("T", b"%d" % number + bytes(2_000_000), KEYS="large")
+    for number in range(70):
+        wire.put("T", b"%d" % number, KEYS="many")
+    fields = {"topic": "T", "maxNum": "64", "beginTimestamp": "0", "endTimestamp": str(1 << 62)}
+    for key, expected in (("large", [b"2", b"3", b"4", b"5"]), ("many", [b"%d" % number for number in range(6, 70)])):
+        found = decode_records(wire.call(12, {**fields, "key": key}).body)
+        assert [message.body.rstrip(b"\0") for message in found] == expected
+    with Admin(broker.name_server) as admin:
+        found = admin.find("T", "many", limit=66)
+        assert [int(message.body) for message in found] == list(range(4, 70))
 
 
 def test_a_recall_names_what_is_wrong_with_it(wire: Wire) -> None:
