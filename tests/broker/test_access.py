@@ -282,6 +282,27 @@ def test_a_transaction_is_ended_only_by_those_who_may_write_its_topic(guarded: B
     assert [message.body for message in guarded.store.read("bills", wait_s=20)] == [b"x"]
 
 
+@pytest.mark.parametrize(("name", "value"), [("UNIQ_KEY", "AB12"), ("__transactionId__", "T1")])
+def test_a_half_message_joins_no_transaction_of_others(
+    name: str, value: str, guarded: BrokerThread, signer: Signer, root: Signer
+) -> None:
+    """Whoever may write its topic ends it, and must not end theirs with it."""
+    root.put("bills", b"now")
+    half = root.put("bills", b"x", TRAN_MSG="true", PGROUP="P", UNIQ_KEY="AB12", __transactionId__="T1")
+    joins = {"TRAN_MSG": "true", "PGROUP": "P", name: value}
+    own = signer.call(310, send_fields("orders", 0, joins), b"y")
+    assert (half.code, half.fields["transactionId"], own.code) == (0, "AB12", 0)
+
+    def end(wire: Signer, sent: Command, decision: str) -> Command:
+        place = str(int(sent.fields["msgId"][-16:], 16))
+        fields = {"tranStateTableOffset": sent.fields["queueOffset"], "commitLogOffset": place}
+        return wire.call(37, {**fields, "producerGroup": "P", "commitOrRollback": decision})
+
+    assert end(signer, own, "12").code == 0
+    assert end(root, half, "8").code == 0
+    assert [message.body for message in guarded.store.read("bills", start=1, wait_s=20)] == [b"x"]
+
+
 def test_a_timed_message_is_recalled_only_by_those_who_may_write_its_topic(
     guarded: BrokerThread, signer: Signer, root: Signer
 ) -> None:
