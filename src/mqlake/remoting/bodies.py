@@ -292,7 +292,10 @@ class BatchAck:
 def acks_of(value: Any) -> list[BatchAck]:
     """Return the acknowledgements in the body of BATCH_ACK_MESSAGE."""
     _require_object("body", value)
-    return [BatchAck.from_json(each) for each in _list_in(value, "acks")]
+    acks = value.get("acks", [])
+    if not isinstance(acks, list):
+        raise BadRequest("acks", f"JSON of the type {type(acks).__name__}", "a list of objects")
+    return [BatchAck.from_json(each) for each in acks]
 
 
 def _text_in(value: dict[str, Any], name: str) -> str:
