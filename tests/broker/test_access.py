@@ -282,6 +282,41 @@ def test_a_transaction_is_ended_only_by_those_who_may_write_its_topic(guarded: B
     assert [message.body for message in guarded.store.read("bills", wait_s=20)] == [b"x"]
 
 
+@pytest.mark.parametrize(("name", "value"), [("UNIQ_KEY", "AB12"), ("__transactionId__", "T1")])
+def test_a_half_message_joins_no_transaction_of_others(
+    name: str, value: str, guarded: BrokerThread, signer: Signer, root: Signer
+) -> None:
+    """Whoever may write its topic ends it, and must not end theirs with it."""
+    root.put("bills", b"now")
+    half = root.put("bills", b"x", TRAN_MSG="true", PGROUP="P", UNIQ_KEY="AB12", __transactionId__="T1")
+    joins = {"TRAN_MSG": "true", "PGROUP": "P", name: value}
+    own = signer.call(310, send_fields("orders", 0, joins), b"y")
+    assert (half.code, half.fields["transactionId"], own.code) == (0, "AB12", 0)
+
+    def end(wire: Signer, sent: Command, decision: str) -> Command:
+        place = str(int(sent.fields["msgId"][-16:], 16))
+        fields = {"tranStateTableOffset": sent.fields["queueOffset"], "commitLogOffset": place}
+        return wire.call(37, {**fields, "producerGroup": "P", "commitOrRollback": decision})
+
+    assert end(signer, own, "12").code == 0
+    assert end(root, half, "8").code == 0
+    assert [message.body for message in guarded.store.read("bills", start=1, wait_s=20)] == [b"x"]
+
+
+def test_a_timed_message_is_recalled_only_by_those_who_may_write_its_topic(
+    guarded: BrokerThread, signer: Signer, root: Signer
+) -> None:
+    """Neither a handle that names another topic nor a cancellation that a client writes itself reaches it."""
+    due_ms = time.time_ns() // 1_000_000 + 3_000
+    assert signer.put("orders", b"x").code == root.put("bills", b"now").code == 0
+    root.put("bills", b"later", TIMER_DELIVER_MS=str(due_ms), UNIQ_KEY="AB12")
+    handle = base64.urlsafe_b64encode(f"v1 orders broker-a {due_ms} AB12".encode()).decode()
+    assert signer.call(370, {"topic": "orders", "recallHandle": handle}).code == 0
+    for name in ("AB12", "bills+AB12"):
+        assert signer.put("orders", b"0", TIMER_DELIVER_MS=str(due_ms), TIMER_DEL_UNIQKEY=name).code == 0
+    assert [each.body for each in guarded.store.read("bills", start=1, wait_s=20)] == [b"later"]
+
+
 def test_routes_are_open_and_traces_are_free(guarded: BrokerThread, signer: Signer) -> None:
     signer.put("orders", b"x")
     with Wire(guarded.name_server) as unknown:

@@ -5,11 +5,19 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from mqlake.broker import listening
 from mqlake.broker.in_thread import BrokerThread
 from mqlake.broker.listening import FAST_PORT_BELOW, Address, serve
-from mqlake.remoting.bodies import read_json, write_json
-from tests.broker.wire import Wire
+from mqlake.broker.topics import NOT_FOR_SENDING
+from mqlake.client import Admin
+from mqlake.errors import InvalidConfig
+from mqlake.message_store import MessageStore
+from mqlake.remoting.bodies import decode_records, read_json, write_json
+from tests.broker.wire import Wire, send_fields
 from tests.ports import free_port
 
 
@@ -78,6 +86,31 @@ def test_a_reply_that_nobody_takes_is_stored_and_its_sender_is_told_why(broker: 
     assert [each.body for each in wire.arrived(topic)] == [b"one", b"two"]
 
 
+@pytest.mark.parametrize("topic", sorted(NOT_FOR_SENDING))
+def test_a_reply_is_refused_wherever_a_send_is(topic: str, broker: BrokerThread, wire: Wire) -> None:
+    """In topics that hold waiting messages, it would be taken for one of them and delivered to the topic it names."""
+    wire.beat("asker", "", producer="P")
+    before = broker.store.stats().appended_end
+    properties = {"REPLY_TO_CLIENT": "asker", "REAL_TOPIC": "victim", "REAL_QID": "0", "DELAY": "1"}
+    short = send_fields(topic, 0, properties)
+    long = {"topic": topic, "properties": short["i"], "producerGroup": "P", "defaultTopic": "TBW102", "queueId": "0"}
+    long |= {"defaultTopicQueueNums": "4", "sysFlag": "0", "bornTimestamp": "1", "flag": "0"}
+    for code, fields in ((324, long), (325, short)):
+        refused = wire.call(code, fields, b"x")
+        assert (refused.code, refused.remark) == (16, f"Sending message to topic[{topic}] is forbidden.")
+    assert wire.call(325, send_fields("bad name", 0, properties), b"x").code == 29
+    assert wire.call(325, send_fields("TBW102", 77, properties), b"x").code == 29
+    assert broker.store.stats().appended_end == before
+
+
+def test_a_reply_enters_no_queue_but_its_own(broker: BrokerThread, wire: Wire) -> None:
+    wire.put("other", b"x")
+    wire.call(325, send_fields("DefaultCluster_REPLY_TOPIC", 0, {"INNER_MULTI_DISPATCH": "other"}), b"y")
+    (stored,) = wire.arrived("DefaultCluster_REPLY_TOPIC")
+    assert "INNER_MULTI_DISPATCH" not in stored.properties
+    assert [each.body for each in broker.store.read("other")] == [b"x"]
+
+
 def code_of_a_send(path: Path, port: int, called: int) -> int:
     """Serve a new store at a port, and send to one."""
 
@@ -104,6 +137,45 @@ def test_a_broker_serves_without_the_port_below_its_own(tmp_path: Path) -> None:
     port = free_port(also_below=FAST_PORT_BELOW)
     with socket.create_server(("127.0.0.1", port - FAST_PORT_BELOW)):
         assert code_of_a_send(tmp_path / "store", port, port) == 0
+
+
+@pytest.mark.parametrize("below", [FAST_PORT_BELOW, 0])
+def test_a_port_that_another_program_takes_while_the_store_opens_is_like_one_that_it_had(
+    below: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port(also_below=FAST_PORT_BELOW)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", port - below))
+        start = listening._start
+
+        async def start_late(*given: Any) -> Any:
+            made = await start(*given)
+            other.listen()
+            return made
+
+        monkeypatch.setattr(listening, "_start", start_late)
+        if below:
+            assert code_of_a_send(tmp_path / "store", port, port) == 0
+        else:
+            with pytest.raises(InvalidConfig, match="cannot listen there: Address already in use"):
+                code_of_a_send(tmp_path / "store", port, port)
+    with MessageStore.open(tmp_path / "store") as store:
+        assert ("T" in store.topics()) == bool(below)
+
+
+def test_a_look_up_by_key_gives_the_newest_that_one_answer_holds(broker: BrokerThread, wire: Wire) -> None:
+    for number in range(6):
+        wire.put("T", b"%d" % number + bytes(2_000_000), KEYS="large")
+    for number in range(70):
+        wire.put("T", b"%d" % number, KEYS="many")
+    fields = {"topic": "T", "maxNum": "64", "beginTimestamp": "0", "endTimestamp": str(1 << 62)}
+    for key, expected in (("large", [b"2", b"3", b"4", b"5"]), ("many", [b"%d" % number for number in range(6, 70)])):
+        found = decode_records(wire.call(12, {**fields, "key": key}).body)
+        assert [message.body.rstrip(b"\0") for message in found] == expected
+    with Admin(broker.name_server) as admin:
+        found = admin.find("T", "many", limit=66)
+        assert [int(message.body) for message in found] == list(range(4, 70))
 
 
 def test_a_recall_names_what_is_wrong_with_it(wire: Wire) -> None:

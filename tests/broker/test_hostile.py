@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -57,6 +60,53 @@ def test_what_is_no_frame_ends_its_connection_only(data: bytes, broker: BrokerTh
         bad.socket.sendall(data)
         assert is_closed(bad.socket)
     is_well(broker)
+
+
+SUBSCRIPTION = {"topic": "T", "subString": "a", "expressionType": "TAG", "subVersion": 1, "tagsSet": ["a"]}
+CONSUMER = {"groupName": "G", "consumeType": "CONSUME_POP", "messageModel": "CLUSTERING", "unitMode": False}
+QUEUE = {"topic": "T", "brokerName": "broker-a", "queueId": 0}
+BODIES: dict[int, dict[str, Any]] = {
+    34: {
+        "clientID": "c",
+        "heartbeatFingerprint": 1,
+        "withoutSub": False,
+        "producerDataSet": [{"groupName": "P"}],
+        "consumerDataSet": [{**CONSUMER, "consumeFromWhere": 0, "subscriptionDataSet": [SUBSCRIPTION]}],
+    },
+    46: {"clientId": "c", "group": "G", "subscriptionData": SUBSCRIPTION},
+    41: {"consumerGroup": "G", "clientId": "c", "mqSet": [QUEUE]},
+    42: {"consumerGroup": "G", "clientId": "c", "mqSet": [QUEUE]},
+    400: {**dict.fromkeys(("topic", "consumerGroup", "clientId"), "T"), "messageModel": "C", "strategyName": "AVG"},
+    401: {"topic": "T", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 1},
+    200: {"groupName": "G", "consumeEnable": True, "retryQueueNums": 1, "retryMaxTimes": 1, "attributes": {}},
+    225: {"groupConfigList": [{"groupName": "G", "retryMaxTimes": 1}]},
+    18: {"topicConfigList": [{"topicName": "T", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "order": False}]},
+    200151: {"consumerGroup": "G", "acks": [{"c": "G", "t": "T", "r": "0", "q": 0, "so": 0, "pt": 1, "b": [1]}]},
+}
+"""Requests with JSON in their bodies, each with everything that is read of it."""
+ODD: tuple[Any, ...] = (None, True, 7, -1, 10**30, float("inf"), "x", "\ud800", [], [7], [None], {}, {"a": 7})
+
+
+def with_odd_values(value: Any) -> Iterator[Any]:
+    """Yield a JSON value again and again, each time with another of its parts replaced by something odd."""
+    yield from ODD
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for place, part in parts:
+        for odd in with_odd_values(part):
+            changed = value.copy()
+            changed[place] = odd
+            yield changed
+
+
+@pytest.mark.parametrize("code", BODIES)
+def test_json_with_a_value_of_another_type_is_understood_or_refused_by_name(
+    code: int, wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    wire.put("T", b"x")
+    for body in with_odd_values(BODIES[code]):
+        answer = wire.call(code, body=json.dumps(body).encode())
+        assert not [each for each in caplog.records if each.levelno >= logging.ERROR], f"{body}: {answer.remark}"
+    assert wire.call(code, body=json.dumps(BODIES[code]).encode()).code == 0
 
 
 def test_a_frame_that_never_ends_costs_only_its_bytes(broker: BrokerThread) -> None:

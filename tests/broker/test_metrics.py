@@ -21,6 +21,7 @@ from mqlake.broker.metrics import Metric, MetricsServer, Sample, write_metrics
 from mqlake.broker.stats import Histogram
 from mqlake.cli.log_format import JsonLines
 from mqlake.cli.metrics_client import parse_metrics
+from mqlake.errors import InvalidConfig
 from tests.broker.wire import Wire
 
 Get = Callable[[str], tuple[int, str]]
@@ -78,6 +79,14 @@ def test_health_and_readiness_follow_the_store_and_the_broker(broker: BrokerThre
 def test_other_paths_and_methods_are_refused(get: Callable[..., tuple[int, str]]) -> None:
     assert get("/")[0] == 404
     assert get("/metrics", "POST")[0] == 405
+
+
+def test_an_address_of_metrics_that_is_taken_is_named(endpoint: str) -> None:
+    async def main() -> None:
+        await MetricsServer(None).start(Address.parse(endpoint, 0))  # type: ignore[arg-type]  # it asks no broker
+
+    with pytest.raises(InvalidConfig, match=f"{endpoint}.*cannot listen there"):
+        asyncio.run(main())
 
 
 def test_text_of_metrics_survives_any_label() -> None:

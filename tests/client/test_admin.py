@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from mqlake import Message
@@ -69,6 +71,17 @@ def test_a_reset_of_some_queues_leaves_the_others_where_they_are(
         with pytest.raises(InvalidConfig, match="has only queues 0, 1, 2, 3"):
             admin.reset(group, topic, {0: 0, 9: 0})
         assert {each.queue_id: each.message_count for each in admin.lag(group, topic)} == lags
+
+
+def test_the_newest_messages_are_found_also_if_one_answer_cannot_hold_them(
+    at: str, topic: str, producer: Producer
+) -> None:
+    for number in range(6):
+        producer.send(Message(topic, b"%d" % number + os.urandom(2_000_000), keys=["large"]))
+    with Admin(at) as admin:
+        until(lambda: [message.body[:1] for message in admin.find(topic, "large", limit=1)] == [b"5"])
+        assert [message.body[:1] for message in admin.find(topic, "large")] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+        assert [message.body[:1] for message in admin.find(topic, "large", limit=5)] == [b"1", b"2", b"3", b"4", b"5"]
 
 
 def test_messages_are_found_by_key_id_and_time(at: str, topic: str, producer: Producer) -> None:

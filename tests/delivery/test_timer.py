@@ -222,6 +222,19 @@ def test_a_cancellation_by_key_works_as_rocketmqs_recall(tmp_path: Path, name: s
         assert arrived(store) == []
 
 
+@pytest.mark.parametrize("name", ["AB12", "orders+AB12"])
+def test_a_cancellation_reaches_only_its_own_topic(tmp_path: Path, name: str) -> None:
+    """Whoever may send to one topic must not take messages from another."""
+    with open_small(tmp_path) as store:
+        due_ms = soon_ms()
+        store.put(order(b"x", deliver_at=due_ms, properties={"UNIQ_KEY": "AB12"}))
+        cancel = {"TIMER_DEL_UNIQKEY": name, "REAL_TOPIC": "orders"}
+        store.put(Message("mine", b"0", deliver_at=due_ms, properties=cancel))
+        assert [waiting.message.body for waiting in store.waiting()] == [b"x"]
+        step(store, due_ms + HOUR_MS)
+        assert arrived_bodies(store) == [b"x"]
+
+
 @pytest.mark.parametrize("with_topic", [False, True])
 def test_a_cancellation_names_the_topic_if_configured(tmp_path: Path, with_topic: bool) -> None:
     with open_small(tmp_path, timer=TimerConfig(cancel_names_topic=with_topic)) as store:

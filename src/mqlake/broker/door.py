@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from mqlake.broker.server import Broker
     from mqlake.broker.settings import BrokerSettings
 
-BACKLOG: Final = 1024
 ACCEPT_AT_ONCE: Final = 64
 """So many connections are accepted before others get a turn."""
 REST_S: Final = 1.0
@@ -73,7 +72,6 @@ class Door:
         self._admissions: set[asyncio.Task[None]] = set()
         self._rest: asyncio.TimerHandle | None = None
         listening.setblocking(False)
-        listening.listen(BACKLOG)
         self._open()
 
     def _open(self) -> None:

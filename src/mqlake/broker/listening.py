@@ -26,8 +26,10 @@ from mqlake.errors import InvalidConfig
 from mqlake.message_store import MessageStore
 from mqlake.runtime.forks import close_in_child
 
+BACKLOG: Final = 1024
 FAST_PORT_BELOW: Final = 2
 """RocketMQ's brokers listen at the port so many below their own too: clients with VIP channel call it, and slaves."""
+WITHOUT_SECOND: Final = "clients with VIP channel are not served: %s"
 _log = logging.getLogger(__name__)
 
 
@@ -98,9 +100,10 @@ async def serve(
     slaves are served there, and that second port must be free, because slaves of RocketMQ ask for topics at it.
     `master_broker` is where a slave copies topics, groups and progress from.
     """
+    is_second_needed = replication is not None
     sockets = [_bind(name_server)]
     try:
-        sockets += _bind_pair(broker, is_second_needed=replication is not None)
+        sockets += _bind_pair(broker, is_second_needed=is_second_needed)
         bound = [
             Address(at.host, each.getsockname()[1]) for at, each in zip((name_server, broker), sockets[:2], strict=True)
         ]
@@ -116,7 +119,7 @@ async def serve(
                 MetadataSync(made.store, master_broker).start()  # a worker of the store: it ends with it
             if replication is not None:
                 served.replication = _serve_slaves(made, replication, called)
-            served.doors += (Door(made, each, tls) for each in sockets)
+            served.doors += (Door(made, each, tls) for each in _listen(sockets, is_second_needed=is_second_needed))
         except BaseException:
             await served.close()
             raise
@@ -185,7 +188,7 @@ def _bind(at: Address) -> socket.socket:
         made.bind((at.host, at.port))
     except OSError as error:
         made.close()
-        raise InvalidConfig("address", str(at), f"cannot listen there: {error.strerror}; choose another") from error
+        raise taken(at, error) from error
     return made
 
 
@@ -201,11 +204,35 @@ def _bind_pair(at: Address, *, is_second_needed: bool) -> list[socket.socket]:
             return [first, _bind(Address(at.host, port - FAST_PORT_BELOW))]
         except InvalidConfig as error:
             if not is_second_needed:
-                _log.info("clients with VIP channel are not served: %s", error)
+                _log.info(WITHOUT_SECOND, error)
                 return [first]
             first.close()
             if at.port != 0:
                 raise
+
+
+def _listen(sockets: list[socket.socket], *, is_second_needed: bool) -> list[socket.socket]:
+    """Listen at the name server's port, the broker's and the one below it; return the sockets that do.
+
+    A bound port is not yet this program's alone: another one can bind it too, and listen first.
+    """
+    listening = []
+    for number, each in enumerate(sockets):
+        try:
+            each.listen(BACKLOG)
+            listening.append(each)
+        except OSError as error:
+            refused = taken(Address(*each.getsockname()[:2]), error)
+            if number < 2 or is_second_needed:
+                raise refused from error
+            each.close()
+            _log.info(WITHOUT_SECOND, refused)
+    return listening
+
+
+def taken(at: Address, error: OSError) -> InvalidConfig:
+    """Return the error for an address at which the system does not let this program listen."""
+    return InvalidConfig("address", str(at), f"cannot listen there: {error.strerror}; choose another")
 
 
 def _reachable(host: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mqlake.broker.listening import Address
+from mqlake.broker.listening import Address, taken
 
 if TYPE_CHECKING:
     from mqlake.broker.registration import Registration
@@ -187,7 +187,10 @@ class MetricsServer:
         self.address = Address("127.0.0.1", 0)
 
     async def start(self, at: Address) -> None:
-        self._server = await asyncio.start_server(self._serve, at.host, at.port, limit=MAX_REQUEST)
+        try:
+            self._server = await asyncio.start_server(self._serve, at.host, at.port, limit=MAX_REQUEST)
+        except OSError as error:
+            raise taken(at, error) from error
         self.address = Address(at.host, self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:

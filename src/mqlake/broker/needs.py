@@ -16,7 +16,7 @@ from mqlake.delivery.properties import REAL_TOPIC
 from mqlake.delivery.registry.system_topics import RETRY_PREFIX
 from mqlake.errors import BadRequest, StoreError
 from mqlake.kernel import Command
-from mqlake.remoting.bodies import Heartbeat, MessageQueue, Subscription, acks_of
+from mqlake.remoting.bodies import Heartbeat, Subscription, acks_of, queues_of
 from mqlake.remoting.codes import RequestCode as Code
 from mqlake.remoting.codes import request_code
 
@@ -106,8 +106,8 @@ def _beat(broker: Broker, command: Command) -> Iterator[Need]:
 def _queues(broker: Broker, command: Command) -> Iterator[Need]:
     body = json_of(command)
     yield group(str(body.get("consumerGroup", "")))
-    for each in body.get("mqSet") or ():
-        yield topic(MessageQueue.from_json(each).topic, Right.SUB)
+    for each in queues_of(body):
+        yield topic(each.topic, Right.SUB)
 
 
 def _assigned(broker: Broker, command: Command) -> Iterator[Need]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MAX_FOUND = 64
 MAX_BYTES = 8 << 20
+"""An answer holds the newest messages up to this size, and at least one. RocketMQ's may exceed a frame."""
 MAX_ENTRIES = 10_000
 """So many queue entries one answer has. RocketMQ stops at the end of a file, which may exceed a frame."""
 BY_TAG = "T"
@@ -66,11 +67,12 @@ class Queries:
             found = [message for message in found if message.properties.get(UNIQUE_KEY) == header.key] or found
         records: list[bytes] = []
         size = 0
-        for message in found:
+        for message in reversed(found):
             size += message.size
             if records and size > MAX_BYTES:
                 break
             records.append(message.record)
+        records.reverse()
         fields = {
             "indexLastUpdatePhyoffset": str(found[-1].physical_offset if found else 0),
             "indexLastUpdateTimestamp": str(found[-1].store_timestamp if found else 0),

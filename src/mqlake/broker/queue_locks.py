@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from mqlake.broker.bodies import json_of
 from mqlake.broker.connection import Connection
 from mqlake.kernel import Command
-from mqlake.remoting.bodies import MessageQueue, write_json
+from mqlake.remoting.bodies import MessageQueue, queues_of, write_json
 from mqlake.remoting.codes import RequestCode
 from mqlake.remoting.command import response
 
@@ -80,5 +80,4 @@ class QueueLocks:
 
 def _read(command: Command) -> tuple[str, str, list[MessageQueue]]:
     body = json_of(command)
-    queues = [MessageQueue.from_json(each) for each in body.get("mqSet") or ()]
-    return str(body.get("consumerGroup", "")), str(body.get("clientId", "")), queues
+    return str(body.get("consumerGroup", "")), str(body.get("clientId", "")), queues_of(body)

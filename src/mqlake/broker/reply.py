@@ -1,7 +1,7 @@
 """Request and reply, and the recall of timed messages.
 
-A reply is pushed to the client that asked, and stored as RocketMQ does. Its sender's answer says whether the push
-succeeded.
+A reply is pushed to the client that asked, and stored as RocketMQ does, in any topic that its sender could send to. Its
+sender's answer says whether the push succeeded.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Replies:
 
     def _reply(self, connection: Connection, command: Command) -> None:
         header = read_send_header(command.fields)
+        self._broker.parts.topics.for_send(header, connection.address)
         properties = parse_properties(header.properties)
+        self._broker.parts.sends.check_lights(properties)
         properties.setdefault(UNIQUE_KEY, new_key())
         pushed = self._push(connection, command, header, properties)
 

@@ -66,7 +66,7 @@ class Sends:
         begun = time.perf_counter()
         try:
             header = read_send_header(command.fields)
-            topic = self._topic_for(connection, header)
+            topic = self._broker.parts.topics.for_send(header, connection.address)
             message = self._message(connection, command, header, topic)
             if message.properties.get(PREPARED) == "true" and self._is_transaction(message):
                 self._broker.parts.transactions.prepare(connection, command, message, self._common)
@@ -82,23 +82,13 @@ class Sends:
         except Exception as error:
             return refuse(command, error, self._common)
 
-    def _topic_for(self, connection: Connection, header: SendHeader | SendHeaderV2) -> Topic:
-        known = self._broker.parts.topics.for_send
-        topic = known(header.topic, header.default_topic, header.default_topic_queue_nums, unit=header.unit_mode)
-        if header.queue_id >= topic.write_queue_count and header.queue_id >= topic.read_queue_count:
-            raise Refusal(
-                ResponseCode.INVALID_PARAMETER,
-                f"request queueId[{header.queue_id}] is illegal, {_described(topic)} Producer: {connection.address}",
-            )
-        return topic
-
     def _message(
         self, connection: Connection, command: Command, header: SendHeader | SendHeaderV2, topic: Topic
     ) -> Message:
         text = header.properties
         properties = decode_properties(text.encode("utf-8", "replace")) if text else {}
         properties.pop("POP_CK", None)
-        self._check_lights(properties)
+        self.check_lights(properties)
         for delay in DELAYS:
             if properties.get(delay, "").startswith("-"):
                 properties[delay] = "0"  # in the past: RocketMQ delivers at once
@@ -122,7 +112,7 @@ class Sends:
             reconsume_times=header.reconsume_times or 0,
         )
 
-    def _check_lights(self, properties: dict[str, str]) -> None:
+    def check_lights(self, properties: dict[str, str]) -> None:
         """Leave a message to its own queue, unless light queues are on; other topics are never light queues.
 
         Their offsets in these queues are the store's to give.
@@ -157,7 +147,7 @@ class Sends:
         begun = time.perf_counter()
         try:
             header = read_send_header(command.fields)
-            topic = self._topic_for(connection, header)
+            topic = self._broker.parts.topics.for_send(header, connection.address)
             if header.topic.startswith(RETRY_PREFIX):
                 raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group")
             messages = self._messages(connection, command, header, topic)
@@ -191,7 +181,7 @@ class Sends:
         if not messages:
             raise BadRequest("batch", "no messages", "at least one")
         for each in messages:
-            self._check_lights(each.properties)
+            self.check_lights(each.properties)
         return messages
 
     # ---- answers
@@ -295,13 +285,3 @@ class Sends:
         name = self._broker.settings.broker_name
         text = f"{HANDLE_VERSION} {message.topic} {name} {due_ms} {message.properties[UNIQUE_KEY]}"
         return base64.urlsafe_b64encode(text.encode()).decode()
-
-
-def _described(topic: Topic) -> str:
-    """Return a topic's settings as RocketMQ prints them."""
-    bits = "".join(letter if topic.permission & bit else "-" for letter, bit in (("R", 4), ("W", 2), ("X", 1)))
-    return (
-        f"TopicConfig [topicName={topic.name}, readQueueNums={topic.read_queue_count}, "
-        f"writeQueueNums={topic.write_queue_count}, perm={bits}, topicFilterType=SINGLE_TAG, "
-        f"topicSysFlag={topic.more.get('topicSysFlag', 0)}, order={str(topic.ordered).lower()}, attributes={{}}]"
-    )

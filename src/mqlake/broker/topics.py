@@ -31,7 +31,7 @@ from mqlake.logs.topic_table import ALLOWED, LIGHT_PREFIX, require_topic
 from mqlake.remoting.bodies import write_json
 from mqlake.remoting.codes import RequestCode, ResponseCode
 from mqlake.remoting.command import response
-from mqlake.remoting.headers import CreateTopicHeader, TopicHeader
+from mqlake.remoting.headers import CreateTopicHeader, SendHeader, SendHeaderV2, TopicHeader
 
 if TYPE_CHECKING:
     from mqlake.broker.server import Broker, Handler
@@ -107,11 +107,21 @@ class TopicRequests:
 
     # ---- for other parts
 
-    def for_send(self, topic: str, template: str, queue_count: int, *, unit: bool = False) -> Topic:
-        """Return the settings of a topic that a message is for, creating it if that is allowed.
+    def for_send(self, header: SendHeader | SendHeaderV2, sender: str) -> Topic:
+        """Return the settings of the topic that a message is for, creating it if that is allowed.
 
-        `unit`: its producer belongs to a unit.
+        Whatever a client has stored passes here, so none of it enters the topics that hold messages of others.
         """
+        topic = self._wanted(header)
+        if header.queue_id >= topic.write_queue_count and header.queue_id >= topic.read_queue_count:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{header.queue_id}] is illegal, {_described(topic)} Producer: {sender}",
+            )
+        return topic
+
+    def _wanted(self, header: SendHeader | SendHeaderV2) -> Topic:
+        topic = header.topic
         if topic in NOT_FOR_SENDING:
             raise Refusal(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
         known = self.table.find(topic)
@@ -123,11 +133,11 @@ class TopicRequests:
         self._require_name(topic)
         if topic.startswith(RETRY_PREFIX):
             return self.retry_topic(topic.removeprefix(RETRY_PREFIX))
-        pattern = self.table.find(template)
+        pattern = self.table.find(header.default_topic)
         if pattern is None or Permission.INHERIT not in pattern.permission:
             raise no_topic(topic)
-        count = max(1, min(queue_count, pattern.write_queue_count))
-        more = {"topicSysFlag": UNIT} if unit else {}
+        count = max(1, min(header.default_topic_queue_nums, pattern.write_queue_count))
+        more = {"topicSysFlag": UNIT} if header.unit_mode else {}
         return self.create(Topic(topic, count, count, pattern.permission & ~Permission.INHERIT, more=more))
 
     def create(self, topic: Topic) -> Topic:
@@ -265,3 +275,13 @@ def _name_remark(topic: str, error: InvalidMessage) -> str:
     if not ALLOWED.fullmatch(topic):
         return f"The specified topic: {topic}, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     return f"The specified topic: {topic[:256]}, is longer than topic max length: 127; {error}"
+
+
+def _described(topic: Topic) -> str:
+    """Return a topic's settings as RocketMQ prints them."""
+    bits = "".join(letter if topic.permission & bit else "-" for letter, bit in (("R", 4), ("W", 2), ("X", 1)))
+    return (
+        f"TopicConfig [topicName={topic.name}, readQueueNums={topic.read_queue_count}, "
+        f"writeQueueNums={topic.write_queue_count}, perm={bits}, topicFilterType=SINGLE_TAG, "
+        f"topicSysFlag={topic.more.get('topicSysFlag', 0)}, order={str(topic.ordered).lower()}, attributes={{}}]"
+    )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mqlake.broker.connection import Connection
 from mqlake.broker.refusals import Refusal, refuse
+from mqlake.delivery.later.routing import new_key
 from mqlake.delivery.properties import PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_ID, UNIQUE_KEY
 from mqlake.delivery.registry.system_topics import HALF_TOPIC
 from mqlake.delivery.transactions.transaction import Undecided
@@ -53,7 +54,9 @@ class BrokerTransactions:
 
     def _prepared(self, command: Command, message: Message, common: dict[str, str]) -> Command:
         transactions = self._broker.delivery.transactions
-        receipt = transactions.store_half(message, message.properties.get(TRANSACTION_ID))
+        # An id of its own: whoever ends a transaction needs a right only on the topic of its own half message, so it
+        # must not join another's by naming that one's id or key.
+        receipt = transactions.store_half(message, new_key())
         late = None
         try:
             transactions.confirm()
@@ -116,7 +119,7 @@ class BrokerTransactions:
                 tran_state_table_offset=half.queue_offset,
                 commit_log_offset=half.physical_offset,
                 msg_id=key,
-                transaction_id=half.properties.get(TRANSACTION_ID) or key,
+                transaction_id=key,
                 offset_msg_id=half.message_id,
                 topic=HALF_TOPIC,
             )

@@ -92,13 +92,25 @@ def read_json(body: Readable) -> Any:
     """Return the value of a JSON body, fastjson's forms included. An object as a key becomes its JSON text."""
     text = bytes(body).decode("utf-8", "replace")
     try:
-        return json.loads(text, strict=False)
+        return _parsed(text)
     except (ValueError, RecursionError):
         pass
     try:
-        return json.loads(_FORMS.sub(_quoted, text), strict=False)
+        return _parsed(_FORMS.sub(_quoted, text))
     except (ValueError, RecursionError) as error:
         raise BadRequest("body", f"no JSON ({error})", "JSON") from None
+
+
+def _parsed(text: str) -> Any:
+    """Return the value of a JSON text. A surrogate without its partner becomes U+FFFD, as in headers.
+
+    It has no UTF-8, so no answer could name what it is part of.
+    """
+    value = json.loads(text, strict=False)
+    if "\\ud" not in text and "\\uD" not in text:
+        return value
+    written = json.dumps(value, ensure_ascii=False).encode("utf-16-le", "surrogatepass")
+    return json.loads(written.decode("utf-16-le", "replace"), strict=False)
 
 
 def _quoted(found: re.Match[str]) -> str:
@@ -165,7 +177,7 @@ class Subscription:
             expression=_str(value.get("subString"), "*"),
             expression_type=_str(value.get("expressionType"), "TAG"),
             version=_int(value.get("subVersion")),
-            tags=tuple(str(tag) for tag in value.get("tagsSet") or ()),
+            tags=tuple(str(tag) for tag in _list_in(value, "tagsSet")),
         )
 
 
@@ -195,7 +207,7 @@ class ConsumerData:
         _require_object("consumerDataSet", value)
         return cls(
             group=str(value.get("groupName", "")),
-            subscriptions=[Subscription.from_json(each) for each in value.get("subscriptionDataSet") or ()],
+            subscriptions=[Subscription.from_json(each) for each in _list_in(value, "subscriptionDataSet")],
             consume_type=_enum(value.get("consumeType"), CONSUME_TYPES, 1),
             message_model=_enum(value.get("messageModel"), MESSAGE_MODELS, 1),
             consume_from=_enum(value.get("consumeFromWhere"), CONSUME_FROM, 0),
@@ -235,9 +247,9 @@ class Heartbeat:
         return cls(
             client_id=str(value.get("clientID", "")),
             producer_groups=[
-                str(each["groupName"]) for each in value.get("producerDataSet") or () if "groupName" in each
+                str(each["groupName"]) for each in _objects_in(value, "producerDataSet") if "groupName" in each
             ],
-            consumers=[ConsumerData.from_json(each) for each in value.get("consumerDataSet") or ()],
+            consumers=[ConsumerData.from_json(each) for each in _list_in(value, "consumerDataSet")],
             without_subscriptions=bool(value.get("withoutSub", False)),
             fingerprint=_int(value.get("heartbeatFingerprint")),
         )
@@ -313,6 +325,21 @@ def _require_object(name: str, value: Any) -> None:
         raise BadRequest(name, f"JSON of the type {type(value).__name__}", "an object")
 
 
+def _list_in(value: dict[str, Any], name: str) -> list[Any]:
+    """Return a list in an object; an empty one if it is missing or null."""
+    found = value.get(name)
+    if found is not None and not isinstance(found, list):
+        raise BadRequest(name, f"JSON of the type {type(found).__name__}", "a list")
+    return found or []
+
+
+def _objects_in(value: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    found = _list_in(value, name)
+    for each in found:
+        _require_object(name, each)
+    return found
+
+
 def _str(value: Any, default: str) -> str:
     return default if value is None else str(value)
 
@@ -320,7 +347,7 @@ def _str(value: Any, default: str) -> str:
 def _int(value: Any) -> int:
     try:
         return int(value or 0)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return 0
 
 
@@ -431,3 +458,8 @@ class MessageQueue:
     def from_json(cls, value: Any) -> MessageQueue:
         _require_object("mqSet", value)
         return cls(str(value.get("topic", "")), str(value.get("brokerName", "")), _int(value.get("queueId")))
+
+
+def queues_of(value: dict[str, Any]) -> list[MessageQueue]:
+    """Return the queues in the body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
+    return [MessageQueue.from_json(each) for each in _list_in(value, "mqSet")]

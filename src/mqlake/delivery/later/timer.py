@@ -5,7 +5,8 @@ kept in memory and written to `mqlake/timer` from time to time. If that file can
 topic again.
 
 No message is delivered before its millisecond. A cancellation is itself a message, due in the same time unit and
-processed before all others of that unit, as in RocketMQ. So it survives every crash that its target survives.
+processed before all others of that unit, as in RocketMQ. So it survives every crash that its target survives. It
+cancels only a message of its own real topic.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mqlake.delivery.later.pending import Pending
 from mqlake.delivery.later.routing import round_down
 from mqlake.delivery.later.timer_files import DAMAGED, Check
 from mqlake.delivery.later.timer_keeping import TimerCheckpoints
-from mqlake.delivery.later.timer_topic import TimerTopic, names_of
+from mqlake.delivery.later.timer_topic import TimerTopic, is_cancelled, names_of, target_of
 from mqlake.delivery.later.waiting import Waiting, of_timer
 from mqlake.delivery.properties import (
     CANCELS,
@@ -63,8 +64,8 @@ class Timer:
         self._next_offset = 0
         self._ready = memoryview(b"").cast("q")
         """Pairs that were taken from `pending` and are not yet delivered."""
-        self._cancelled: dict[str, tuple[int, int]] = {}
-        """Names of cancelled messages, each with the pair of its cancellation."""
+        self._cancelled: dict[tuple[str, str], tuple[int, int]] = {}
+        """Real topics and names of cancelled messages, each with the pair of its cancellation."""
         self._moved = False
         self._kept_at = 0
         self._open()
@@ -161,7 +162,7 @@ class Timer:
                 return now_ms
             # A cancellation expires with its time unit: every message that was due in it has been processed.
             over_ms = now_ms - self._config.precision_ms
-            self._cancelled = {name: pair for name, pair in self._cancelled.items() if pair[0] > over_ms}
+            self._cancelled = {target: pair for target, pair in self._cancelled.items() if pair[0] > over_ms}
             return min(self._pending.next_ms, NEVER_MS)
 
     def _deliver(self, due_ms: int, place: int, now_ms: int) -> None:
@@ -172,8 +173,8 @@ class Timer:
             return
         properties = waiting.properties
         if place < 0:
-            self._cancelled[properties[CANCELS]] = (due_ms, place)
-        elif not self._cancelled or not any(name in self._cancelled for name in names_of(properties)):
+            self._cancelled[target_of(properties)] = (due_ms, place)
+        elif not self._cancelled or not is_cancelled(properties, self._cancelled):
             stamps = {ENQUEUED_MS: str(waiting.store_timestamp), DEQUEUED_MS: str(now_ms)}
             self._deliveries.deliver(waiting, properties | stamps)
 

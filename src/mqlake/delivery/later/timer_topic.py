@@ -6,10 +6,10 @@ inverted (`~`) and is due at the start of its time unit, before all messages of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from mqlake.codec.queue_entry import ENTRY, ENTRY_SIZE, FILLER_SIZE
-from mqlake.delivery.properties import REAL_TOPIC, UNIQUE_KEY
+from mqlake.delivery.properties import CANCELS, REAL_TOPIC, UNIQUE_KEY
 from mqlake.delivery.registry.system_topics import TIMER_TOPIC
 from mqlake.kernel import read_timers
 from mqlake.kernel.types import REASONS
@@ -67,6 +67,20 @@ class TimerTopic:
         place = waiting.physical_offset, waiting.size
         pairs = read_timers(waiting.record, *place, entry, 0, self._precision_ms)[0]
         return memoryview(pairs).cast("q")[0] if pairs else None
+
+
+def target_of(cancellation: dict[str, str]) -> tuple[str, str]:
+    """Return what a cancellation cancels: its own real topic, and a message's name.
+
+    Whoever may send to a topic may cancel what waits for it, and nothing that waits for another.
+    """
+    return cancellation.get(REAL_TOPIC, ""), cancellation[CANCELS]
+
+
+def is_cancelled(properties: dict[str, str], targets: Container[tuple[str, str]]) -> bool:
+    """Return whether a message is among the targets of cancellations."""
+    topic = properties.get(REAL_TOPIC, "")
+    return any((topic, name) in targets for name in names_of(properties))
 
 
 def names_of(properties: dict[str, str]) -> tuple[str, str]:

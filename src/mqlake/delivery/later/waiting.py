@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from mqlake.delivery.later.deliveries import GONE
 from mqlake.delivery.later.pending import Pending
-from mqlake.delivery.later.timer_topic import TimerTopic, names_of
-from mqlake.delivery.properties import CANCELS
+from mqlake.delivery.later.timer_topic import TimerTopic, is_cancelled, target_of
 from mqlake.delivery.registry.system_topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from mqlake.logs.consume_queue import ConsumeQueue
 from mqlake.message import StoredMessage
@@ -78,7 +77,7 @@ def of_level(reader: Reader, queue: ConsumeQueue, level: int, start: int, limit:
 
 def of_timer(reader: Reader, pairs: Iterable[tuple[int, int]], limit: int) -> list[Waiting]:
     """Return the messages of the timer topic that are due first, without cancelled ones."""
-    cancelled: set[str] = set()
+    cancelled: set[tuple[str, str]] = set()
     found: list[Waiting] = []
     for due_ms, place in sorted(pairs):
         if len(found) >= limit:
@@ -88,7 +87,7 @@ def of_timer(reader: Reader, pairs: Iterable[tuple[int, int]], limit: int) -> li
         except GONE:
             continue
         if place < 0:
-            cancelled.add(message.properties[CANCELS])
-        elif not cancelled.intersection(names_of(message.properties)):
+            cancelled.add(target_of(message.properties))
+        elif not is_cancelled(message.properties, cancelled):
             found.append(Waiting(due_ms, message))
     return found
