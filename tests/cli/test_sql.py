@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from mqlake import Message
 from mqlake.cli.answers import plain
+from mqlake.cli.main import mqlake as root
 from mqlake.cli.spark import failure
 from mqlake.cli.sql import cut, split_arguments, statements
 from tests.helpers import open_small
@@ -148,6 +150,98 @@ def test_small_stores_are_asked_without_spark_and_a_missing_extra_is_the_one_to_
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert told in done.stdout + done.stderr
     assert done.stderr == "" or done.stderr.startswith("mqlake: MissingExtra: this command needs")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    with open_small(tmp_path / "shop") as store:
+        store.put_many([Message("orders", b"1", queue_id=0), Message("orders", b"2", queue_id=1)])
+        store.put(Message("its", b"3", queue_id=1))
+    return tmp_path / "shop"
+
+
+def printed(shop: Path, *statements: str) -> list[dict[str, object]]:
+    """Return the rows that the shell prints."""
+    typed = ";\n".join(statements)
+    told = CliRunner().invoke(root, ["sql", str(shop), "--format", "json"], input=typed, catch_exceptions=False)
+    assert told.exit_code == 0 and "mqlake:" not in told.stderr, told.stderr
+    return [json.loads(line) for line in told.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("statements", "rows"),
+    [
+        (
+            ["pivot (select topic, queue_id from messages) on queue_id using count(*) order by topic"],
+            [{"topic": "its", "0": 0, "1": 1}, {"topic": "orders", "0": 1, "1": 1}],
+        ),
+        (
+            ["pivot messages on topic using count(*) group by queue_id order by queue_id"],
+            [{"queue_id": 0, "its": 0, "orders": 1}, {"queue_id": 1, "its": 1, "orders": 1}],
+        ),
+        (["pragma show_tables"], [{"name": "messages"}]),
+        (["call query('select count(*) n from messages')"], [{"n": 3}]),
+        (
+            ["prepare p as select queue_id from messages where topic = $1", "execute p('its')", "execute p('none')"],
+            [{"queue_id": 1}],
+        ),
+        (
+            [
+                "create table t as select topic from messages",
+                "insert into t values ('x') returning *",
+                "from t limit 1",
+            ],
+            [{"topic": "x"}, {"topic": "orders"}],
+        ),
+    ],
+)
+def test_every_statement_that_has_rows_prints_them(
+    shop: Path, statements: list[str], rows: list[dict[str, object]]
+) -> None:
+    assert printed(shop, *statements) == rows
+
+
+def test_statements_without_rows_print_nothing(shop: Path) -> None:
+    assert printed(shop, "set threads = 1", "create table t as select 1", "insert into t values (2)", "begin") == []
+
+
+def test_the_plan_of_a_pivot_is_printed_as_any_plan(shop: Path) -> None:
+    (row,) = printed(shop, "explain pivot messages on queue_id using count(*)")
+    assert list(row) == ["plan"]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("date '2026-01-02'", "2026-01-02"),
+        ("'20000-01-01'::date", "+20000-01-01"),
+        ("'20000-01-01'::timestamp", "+20000-01-01T00:00:00"),
+        ("'infinity'::date", "infinity"),
+        ("'0044-03-15 (BC)'::date", "0044-03-15 (BC)"),
+        ("['-infinity'::date, null]", ["-infinity", None]),
+        ("['-infinity'::date]::date[1]", ["-infinity"]),
+        ("""{'a "b': ['20000-01-01'::date], 'c': 1}""", {'a "b': ["+20000-01-01"], "c": 1}),
+        ("row('infinity'::date, 2)", {"element1": "infinity", "element2": 2}),
+        ("union_value(d := '20000-01-01'::date)", "20000-01-01"),
+        ("map {[1]: 2}", {"[1]": 2}),
+        ("map {{'a': 'infinity'::date}: 'infinity'::date}", {"{'a': infinity}": "infinity"}),
+        ("to_hours(99999999)", "4166666 days, 15:00:00"),
+        ("[to_hours(-1)]", ["-1 day, 23:00:00"]),
+        ("to_days(2000000000)", "2000000000 days, 0:00:00"),
+        ("interval '1 year 2 months -3 days -04:00:00.5'", "14 months, -4 days, 19:59:59.500000"),
+        ("interval '0 days'", "0:00:00"),
+        ("time '24:00:00'", "24:00:00"),
+        ("timetz '12:00:00.5+02:30'", "12:00:00.500000+02:30"),
+        ("'0101'::bit", "0101"),
+        ("123456789012345678901234567890::bignum", "123456789012345678901234567890"),
+        ("340282366920938463463374607431768211455::uhugeint", 340282366920938463463374607431768211455),
+        ("[map {1::hugeint: null}]", [{"1": None}]),
+        ("[]", []),
+        ("null", None),
+    ],
+)
+def test_a_value_that_python_or_arrow_lacks_is_a_text(shop: Path, value: str, shown: object) -> None:
+    assert printed(shop, f"select {value} as v") == [{"v": shown}]
 
 
 def test_a_query_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:

@@ -96,6 +96,18 @@ def test_both_engines_print_times_inside_of_lists_alike(spark: SparkSession, sto
     assert here.stdout == there.stdout != ""
 
 
+@pytest.mark.parametrize("form", ["json", "csv", "table"])
+def test_both_engines_print_dates_after_the_year_9999_alike(spark: SparkSession, tmp_path: Path, form: str) -> None:
+    with open_small(tmp_path / "store") as opened:
+        for born_timestamp in (1_500_000_000_000, 1_800_000_000_000_000):  # microseconds for milliseconds
+            opened.put(Message("orders", b"", born_timestamp=born_timestamp))
+    day = "cast(born_timestamp as date)"
+    query = f"select {day} d, born_timestamp t, array_agg({day}) l from messages group by born_timestamp order by 1"
+    command = ["sql", str(tmp_path / "store"), query, "--format", form]
+    here, there = (CliRunner().invoke(root, [*command, *more]) for more in ([], ["--master", "local[*]"]))
+    assert here.stdout == there.stdout and "2017-07-14" in here.stdout and "+59009-" in here.stdout
+
+
 def test_times_and_sums_inside_of_others_are_printed_as_such(store: Path) -> None:
     noon = "timestamptz '2026-01-02 12:00:00.25Z'"
     struct = f"""{{'a "b': {noon}, 'c': '2026-01-02 12:00:00+00', 'd': {{'e': [{noon}, null]}}, 'n': sum(size) * 0}}"""

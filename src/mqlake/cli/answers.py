@@ -1,7 +1,7 @@
 """Print the rows of a query: as a table for people, as CSV or JSON for programs.
 
-Spark itself turns times into texts, in the time zone of its session. In Python they would be in the zone of this
-process, and years after 9999 would be an error.
+Spark itself turns times and dates into texts, in the time zone of its session. In Python times would be in the zone of
+this process, and years after 9999 would be an error.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import csv
 import datetime
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ LONG = 40
 """Wider columns shrink if the screen is too narrow for all."""
 NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 WITH_ZONE = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
-TIME = "timestamp"
+TIMES = re.compile(r"\b(timestamp|date)\b")
 
 
 def print_answer(answer: DataFrame, form: str) -> int:
@@ -71,9 +72,9 @@ def cell(value: Any) -> str:
         return ""
     if isinstance(value, bytes | bytearray):
         return show.body(bytes(value))
-    if isinstance(value, dict | list | tuple) and not is_interval(value):
+    if isinstance(value, dict | list | tuple):
         return show.printable(json.dumps(plain(value), ensure_ascii=False))
-    return show.printable(interval(*value) if is_interval(value) else str(value))
+    return show.printable(str(value))
 
 
 def print_csv(names: list[str], answer: DataFrame) -> int:
@@ -120,8 +121,6 @@ def plain(value: Any) -> Any:
         return dict(sorted((str(plain(name)), plain(item)) for name, item in value.items()))
     if hasattr(value, "asDict"):
         return plain(value.asDict())
-    if is_interval(value):
-        return interval(*value)
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
@@ -132,17 +131,6 @@ def plain(value: Any) -> Any:
 
 
 # ---- times
-
-
-def is_interval(value: Any) -> bool:
-    """Tell whether a value is an interval of DuckDB, for which Arrow has a tuple."""
-    return isinstance(value, tuple) and hasattr(value, "nanoseconds")
-
-
-def interval(months: int, days: int, nanoseconds: int) -> str:
-    """Return an interval as Python writes Spark's. Those with months cannot be read from Spark; their form is ours."""
-    rest = str(datetime.timedelta(days=days, microseconds=nanoseconds // 1000))
-    return f"{months} month{'' if abs(months) == 1 else 's'}, {rest}" if months else rest
 
 
 def with_zone(time: Column) -> Column:
@@ -165,15 +153,17 @@ def with_texts(answer: DataFrame, text_of: Callable[[Column], Column]) -> DataFr
 
 
 def _has_time(kind: DataType) -> bool:
-    return TIME in kind.simpleString()
+    return TIMES.search(kind.simpleString()) is not None
 
 
 def _text(column: Column, kind: DataType, text_of: Callable[[Column], Column]) -> Column:
     from pyspark.sql import functions as F
-    from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
+    from pyspark.sql.types import ArrayType, DateType, MapType, StructType, TimestampType
 
     if isinstance(kind, TimestampType):
         return text_of(column)
+    if isinstance(kind, DateType):
+        return column.cast("string")
     if not _has_time(kind):
         return column
     if isinstance(kind, ArrayType):

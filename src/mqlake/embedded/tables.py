@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from mqlake.embedded.messages import SCHEMA, batches
 from mqlake.embedded.need import Need, need_of
-from mqlake.embedded.values import with_texts
+from mqlake.embedded.values import is_whole, with_texts
 from mqlake.errors import QueryFailed
 
 if TYPE_CHECKING:
@@ -61,16 +61,30 @@ class EmbeddedTables:
             statements = self._database.extract_statements(text)
             if len(statements) != 1:
                 raise QueryFailed(f"{len(statements)} statements; expected one")
-            if statements[0].type == duckdb.StatementType.EXPLAIN:
+            kind, results = statements[0].type, statements[0].expected_result_type
+            if kind == duckdb.StatementType.EXPLAIN or re.match(r"\s*explain\b", text, re.IGNORECASE):
                 return self._explained(text)
-            if statements[0].type != duckdb.StatementType.SELECT:
+            if duckdb.ExpectedResultType.QUERY_RESULT not in results:
                 self._database.execute(text)
                 return None
-            plan = self._database.execute(f"explain (format json) {text}").fetchall()[0][1]
-            self._register_messages(need_of(json.loads(plan)))
-            return self._database.sql(text)
+            self._register_messages(self._need_of(kind, text))
+            found: duckdb.DuckDBPyRelation | None = self._database.sql(text)  # None for CREATE in DuckDB 1
+            if found is None or (duckdb.ExpectedResultType.CHANGED_ROWS in results and found.columns == ["Count"]):
+                return None
+            return found
         except duckdb.Error as error:
-            raise failure(str(error)) from None
+            raise self._raised or failure(str(error)) from None
+
+    def _need_of(self, kind: duckdb.StatementType, text: str) -> Need:
+        """Return what of `messages` a statement reads."""
+        if kind == duckdb.StatementType.PRAGMA:  # it cannot be planned, and reads no rows
+            return Need(frozenset(), None, 0)
+        if kind == duckdb.StatementType.MULTI:  # PIVOT takes its columns from rows; a plan without rows misses reads
+            return Need(frozenset(SCHEMA.names), None, 2)
+        need = need_of(json.loads(self._database.execute(f"explain (format json) {text}").fetchall()[0][1]))
+        if kind == duckdb.StatementType.EXECUTE:  # with its parameters in place, a plan may have fewer reads
+            return need._replace(read_count=2 * need.read_count)
+        return need
 
     def _explained(self, text: str) -> duckdb.DuckDBPyRelation:
         """Return the text of a plan, as one row. The plan is made over an empty table, so nothing can be measured."""
@@ -80,13 +94,13 @@ class EmbeddedTables:
         return self._database.sql("select ? as plan", params=["\n".join(plan for _, plan in rows)])
 
     def rows_of(self, found: duckdb.DuckDBPyRelation) -> tuple[list[str], list[DuckDBPyType], Iterator[list[Any]]]:
-        """Return names, types and rows of a result. Times are texts in the session's zone, as DuckDB writes them, also
-        inside of lists, maps and structs."""
+        """Return names, types and rows of a result. What would not reach Python is a text as DuckDB writes it, also
+        inside of lists, maps and structs. Times are in the session's zone."""
         kinds = list(found.types)
         names = list(found.columns)
         places = [f"c{place}" for place in range(len(names))]  # two columns of a query may have the same name
         texts = [
-            f"cast({place} as {with_texts(kind)})" if "TIMESTAMP" in str(kind) else place
+            place if is_whole(kind) else f"cast({place} as {with_texts(kind)})"
             for place, kind in zip(places, kinds, strict=True)
         ]
         shown = found.query("answer", f"select {', '.join(texts)} from (select * from answer) t({', '.join(places)})")
