@@ -32,6 +32,12 @@ def _require(key: str, value: int, low: int, high: int) -> None:
         raise InvalidConfig(key, value, f"must be a whole number in [{low}, {high}]")
 
 
+def require_seconds(name: str, value: object) -> None:
+    """Refuse what no clock reaches or can be compared with, NaN too: a wait for it would never end."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise InvalidConfig(name, value, "must be a number of seconds")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitLogConfig:
     """The commit log, which holds all messages."""

@@ -107,3 +107,5 @@ def _require_one(store: object, endpoint: object) -> None:
     if (store is None) == (endpoint is None):
         given = "neither" if store is None else "both"
         raise InvalidConfig("store or endpoint", given, "name a store by its path, or a broker by its name server")
+    if store is not None and not isinstance(store, MessageStore | str | os.PathLike):
+        raise InvalidConfig("store", store, "must be an open store, or the path of one")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
+import time
 
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.helpers import eventually
 
 
 def test_demo_shows_what_it_wrote_and_leaves_nothing_behind(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,3 +61,19 @@ def test_bench_store_shows_a_table_with_the_machine(cli: Cli) -> None:
     shown = cli.ok("bench", "store", "--seconds", 0.05, "--dir", cli.folder)
     assert "kernel)" in shown
     assert "messages/s" in shown
+
+
+def test_an_interrupted_bench_ends_quietly_and_leaves_nothing_behind(cli: Cli) -> None:
+    process = cli.process("bench", "store", "--seconds", 30, "--threads", 2, "--dir", cli.folder)
+    assert eventually(lambda: any(cli.folder.glob("mqlake-bench-*/store/consumequeue/bench")))
+    time.sleep(0.5)  # it has warmed up, and the threads put
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (130, "")
+    assert [path.name for path in cli.folder.iterdir()] == ["broker.conf"]
+
+
+@pytest.mark.parametrize("name", ["store", "disk"])
+def test_bench_refuses_a_folder_in_which_no_file_can_be_made(cli: Cli, name: str) -> None:
+    result = cli.run("bench", name, "--dir", "/proc")
+    assert result.exit_code == 2 and "no file can be made in '/proc'" in result.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -196,3 +197,22 @@ def test_load_from_a_missing_file_creates_no_store(cli: Cli) -> None:
 def test_a_load_of_nothing_makes_no_store(cli: Cli) -> None:
     assert cli.ok("load", cli.store, "--from", "-", input="").startswith("0 messages stored")
     assert not cli.store.exists()
+
+
+def test_a_link_given_as_output_file_is_followed(orders: Cli) -> None:
+    link = orders.folder / "link"
+    link.symlink_to("target")
+    for _ in range(2):  # the target is missing first, then it is replaced
+        orders.ok("dump", orders.store, "--out", link)
+    assert link.is_symlink()
+    assert (orders.folder / "target").read_text() == orders.ok("dump", orders.store)
+
+
+def test_a_pipe_given_as_output_file_is_written_and_stays(orders: Cli) -> None:
+    pipe = orders.folder / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # a pipe holds 64 KiB: nobody need read meanwhile
+    orders.ok("dump", orders.store, "--out", pipe)
+    with os.fdopen(reader) as file:
+        assert file.read() == orders.ok("dump", orders.store)
+    assert pipe.is_fifo()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import click
 import pytest
@@ -225,3 +226,12 @@ def test_a_page_for_a_folder_that_is_missing_is_refused_before_it_is_counted(ord
 def test_a_group_without_dead_letters_is_told_so(orders: Cli) -> None:
     assert orders.ok("dlq", "show", orders.store, "workers") == "group workers has no dead letters\n"
     assert orders.ok("dlq", "show", orders.store, "workers", "--json") == ""
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_version_that_cannot_be_written_end_with_3_and_one_line(option: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "mqlake", option]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr.splitlines() == ["mqlake: OSError: [Errno 28] No space left on device"]

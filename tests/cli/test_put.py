@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mqlake import MessageStore, StoreConfig
 from tests.cli.conftest import Cli
 
@@ -80,3 +82,26 @@ def test_put_of_a_message_that_cannot_be_stored_says_what_was_expected(cli: Cli)
     assert result.exit_code == 3
     assert result.stderr.startswith("mqlake: InvalidMessage: ")
     assert "expected" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["-K", "-H"])
+def test_an_empty_separator_is_a_wrong_command_line(cli: Cli, option: str) -> None:
+    result = cli.run("put", cli.store, "orders", option, "", input="line\n")
+    assert result.exit_code == 2 and f"Invalid value for '{option}': it is empty" in result.stderr
+    assert not cli.store.exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("two", "line 2: found two; expected ';' in every line (-H)"),
+        ("city;two", "line 2: found city; expected NAME=VALUE"),
+        ("city=\x01;two", "line 2: properties"),
+    ],
+)
+def test_a_line_that_cannot_be_put_is_named_and_those_before_it_stay(cli: Cli, line: str, expected: str) -> None:
+    options = ["-H", ";", "--queue", 0, "--config", cli.config]
+    result = cli.run("put", cli.store, "orders", *options, input=f"city=Ulm;one\n{line}\n")
+    assert result.exit_code == 3
+    assert f"InvalidMessage: {expected}" in result.stderr
+    assert bodies(cli, "orders") == [b"one"]

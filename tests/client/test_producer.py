@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import threading
 import time
@@ -228,6 +229,7 @@ def test_a_message_that_cannot_be_stored_is_refused_at_once(topic: str, producer
         (Message("T", b"x", properties={"a": "\ud800"}), {}),
         (Message("T\ud800", b"x"), {}),
         (Message("T", b"x"), {"timeout_s": "x"}),
+        (Message("T", b"x"), {"timeout_s": math.nan}),
         (Message("T", b"x"), {"ordered_by": 5}),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import math
 import subprocess
 import sys
 import textwrap
@@ -146,6 +148,18 @@ def test_batches_yields_lists(store: MessageStore) -> None:
     assert store.lag("g", "orders")[0].message_count == 0
     with pytest.raises(InvalidConfig, match="limit"):
         store.consumer("g", "orders").poll(limit=0)
+
+
+@pytest.mark.parametrize("seconds", ["1", True, math.nan])
+def test_what_is_no_number_of_seconds_is_refused(store: MessageStore, seconds: Any) -> None:
+    """A wait for NaN would never end: no time is later."""
+    fill(store, 1)
+    with pytest.raises(InvalidConfig, match="idle_s"):
+        store.consumer("g", "orders", idle_s=seconds)
+    with pytest.raises(InvalidConfig, match="timeout_s"):
+        store.consumer("g", "orders").poll(seconds)
+    with pytest.raises(InvalidConfig, match="timeout_s"):
+        asyncio.run(store.consumer("g", "orders").poll_async(seconds))
 
 
 @covers("P7")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import subprocess
@@ -326,6 +327,15 @@ def test_a_worker_needs_one_place_and_known_options(mq_store: MessageStore) -> N
         mqlake.run(print, store=mq_store, endpoint="127.0.0.1:1", **work)
     with pytest.raises(InvalidConfig, match="concurrency"):
         mq_store.run(print, concurrency=0, **work)
+    with pytest.raises(InvalidConfig, match="store = 5: must be an open store"):
+        mqlake.run(print, store=5, **work)  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfig, match="name server = 5: must be HOST:PORT"):
+        mqlake.run(print, endpoint=5, **work)  # type: ignore[arg-type]
+    for pause in ("x", True, math.nan):
+        with pytest.raises(InvalidConfig, match="idle_s"):
+            mq_store.run(print, idle_s=pause, **work)  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfig, match=r"stop = 5: must be a threading\.Event"):
+        mq_store.run(print, stop=5, **work)  # type: ignore[arg-type]
     for level in ("x", -2, True):
         with pytest.raises(InvalidConfig, match="retry_level"):
             mq_store.run(print, retry_level=level, **work)  # type: ignore[arg-type]

@@ -95,8 +95,9 @@ def test_an_unknown_queue_is_named_with_the_queues_of_its_topic(store: MessageSt
 
 def test_an_empty_store_says_that_it_has_no_topics(tmp_path: Path) -> None:
     with open_small(tmp_path / "new") as store:
-        with pytest.raises(UnknownTopic, match="topic 'orders': not in this store; it has no topics yet"):
-            store.read("orders")
+        for ask in (store.read, store.queues):
+            with pytest.raises(UnknownTopic, match="topic 'orders': not in this store; it has no topics yet"):
+                ask("orders")
         assert store.topics() == []
 
 

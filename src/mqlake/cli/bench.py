@@ -23,6 +23,15 @@ def bench() -> None:
     """Measure mqlake, or the disk itself, on your own disk."""
 
 
+def folder_to_measure(ctx: click.Context, parameter: click.Parameter, directory: Path) -> Path:
+    """Refuse a folder in which no file can be made."""
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            return directory
+    except OSError as error:
+        raise click.BadParameter(f"no file can be made in {str(directory)!r}: {error.strerror}") from None
+
+
 def directory_option(command: Command) -> Command:
     return click.option(
         "--dir",
@@ -30,6 +39,7 @@ def directory_option(command: Command) -> Command:
         type=click.Path(path_type=Path, exists=True, file_okay=False),
         default=tempfile.gettempdir(),
         show_default=True,
+        callback=folder_to_measure,
         help="Folder on the disk to measure. Files written there are removed.",
     )(command)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,8 @@ class StoreBench:
         self._threads = threads
         self._sync = sync
         self._key_count = 0
+        self._end_ns = 0
+        """When the calls that are being measured end. Threads read it, so that an interrupt can end them at once."""
 
     def run(self) -> list[Result]:
         size = max(256 << 20, 4 * len(self._body))
@@ -130,17 +132,21 @@ class StoreBench:
         ]
 
     def _measure(self, operation: str, call: Call, message_bytes: int, threads: int = 1) -> Result:
-        """Call the operation from several threads for the given time, and record the duration of each call."""
-        _repeat(call, min(WARM_UP_S, self._seconds / 10))
-        done: list[tuple[int, list[int]]] = []
-        workers = [threading.Thread(target=lambda: done.append(_repeat(call, self._seconds))) for _ in range(threads)]
-        began = time.perf_counter()
-        with show.progress(f"measuring {operation}", None):
-            for worker in workers:
-                worker.start()
-            for worker in workers:
-                worker.join()
-        took = time.perf_counter() - began
+        """Call the operation from several threads for the given time, and record the duration of each call.
+
+        The threads have ended when this returns or raises: the store and its folder go next.
+        """
+        self._end_after(min(WARM_UP_S, self._seconds / 10))
+        self._repeat(call)
+        with show.progress(f"measuring {operation}", None), ThreadPoolExecutor(threads) as pool:
+            try:
+                began = time.perf_counter()
+                self._end_after(self._seconds)
+                workers = [pool.submit(self._repeat, call) for _ in range(threads)]
+                done = [worker.result() for worker in workers]
+                took = time.perf_counter() - began
+            finally:
+                self._end_ns = 0
         return Result(
             operation=operation,
             message_count=sum(messages for messages, _ in done),
@@ -149,18 +155,19 @@ class StoreBench:
             latencies_ns=sorted(latency for _, latencies in done for latency in latencies),
         )
 
+    def _end_after(self, seconds: float) -> None:
+        self._end_ns = time.perf_counter_ns() + int(seconds * 1e9)
 
-def _repeat(call: Call, seconds: float) -> tuple[int, list[int]]:
-    messages = 0
-    latencies = []
-    now = time.perf_counter_ns()
-    end = now + int(seconds * 1e9)
-    while now < end:
-        messages += call()
-        after = time.perf_counter_ns()
-        latencies.append(after - now)
-        now = after
-    return messages, latencies
+    def _repeat(self, call: Call) -> tuple[int, list[int]]:
+        messages = 0
+        latencies = []
+        now = time.perf_counter_ns()
+        while now < self._end_ns:
+            messages += call()
+            after = time.perf_counter_ns()
+            latencies.append(after - now)
+            now = after
+        return messages, latencies
 
 
 def _microseconds(number: float) -> str:

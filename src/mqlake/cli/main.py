@@ -153,6 +153,10 @@ class Commands(click.Group):
         except BrokenPipeError:
             drop_output()
             sys.exit(EXIT_BROKEN_PIPE)
+        except OSError as error:  # the disk that gets the text is full, say
+            drop_output()
+            complain(f"{type(error).__name__}: {error}")
+            sys.exit(EXIT_STORE_ERROR)
         except KeyboardInterrupt:
             sys.exit(EXIT_INTERRUPTED)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,14 @@ import click
 
 @contextmanager
 def whole_file(out: Path) -> Iterator[Path]:
-    """Yield a path next to `out`; rename it to `out` if the block succeeds, else remove it."""
+    """Yield a path next to `out`; rename it to `out` if the block succeeds, else remove it.
+
+    A link is followed. A device or a pipe is written itself: a rename would replace it with a file.
+    """
+    if out.exists() and not out.is_file():
+        yield out
+        return
+    out = Path(os.path.realpath(out))
     if not out.parent.is_dir():
         raise click.BadParameter(f"there is no folder {str(out.parent)!r} for the file {out.name}; make it first")
     partial = out.with_name(f"{out.name}.partial")

@@ -16,6 +16,19 @@ from mqlake.cli.formatting import unescaped
 from mqlake.cli.options import duration_ms, json_option, moment, open_writer, store_command, topic_argument
 
 
+def separator(text: str) -> bytes:
+    if not text:
+        raise click.BadParameter("it is empty; expected one character or more")
+    return unescaped(text)
+
+
+def name_and_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{text!r}; expected NAME=VALUE")
+    return name, value
+
+
 @click.command()
 @store_command
 @topic_argument
@@ -26,16 +39,25 @@ from mqlake.cli.options import duration_ms, json_option, moment, open_writer, st
 @click.option("--tags", help="Tag of the message; consumers filter by it.")
 @click.option("--key", "keys", multiple=True, help="Key for `mqlake find`; may be repeated.")
 @click.option(
-    "-K", "key_separator", metavar="SEP", help="Lines are KEY SEP BODY; SEP may be \\t. Several keys: spaces between."
+    *("-K", "key_separator"),
+    type=separator,
+    metavar="SEP",
+    help="Lines are KEY SEP BODY; SEP may be \\t. Several keys: spaces between.",
 )
 @click.option(
-    "-H",
-    "header_separator",
+    *("-H", "header_separator"),
+    type=separator,
     metavar="SEP",
     help="Lines begin with NAME=VALUE,NAME=VALUE SEP: properties, before a key.",
 )
 @click.option("--queue", type=click.IntRange(min=0), help="Queue id. Default: the queues of the topic in turn.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; may be repeated.")
+@click.option(
+    *("--property", "properties"),
+    type=name_and_value,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A property; may be repeated.",
+)
 @click.option(
     "--delay", type=duration_ms, metavar="30s|10m|2h", help="Deliver the message after this time: 90s, 30m, 3d."
 )
@@ -51,10 +73,10 @@ def put(
     file: Path | None,
     tags: str | None,
     keys: tuple[str, ...],
-    key_separator: str | None,
-    header_separator: str | None,
+    key_separator: bytes | None,
+    header_separator: bytes | None,
     queue: int | None,
-    properties: tuple[str, ...],
+    properties: tuple[tuple[str, str], ...],
     delay: int | None,
     at: int | None,
     flag: int,
@@ -68,20 +90,23 @@ def put(
     if delay is not None and at is not None:
         raise click.UsageError("both --delay and --at are given; expected one of them")
     later: dict[str, Any] = {"delay_s": delay / 1000 if delay is not None else None, "deliver_at": at}
-    named = dict(map(_name_and_value, properties))
-    header_end = None if header_separator is None else unescaped(header_separator)
-    key_end = None if key_separator is None else unescaped(key_separator)
-    if (header_end or key_end) and (file is not None or body not in (None, "-")):
+    are_lines = file is None and body in (None, "-")
+    if (header_separator or key_separator) and not are_lines:
         raise click.UsageError("-K and -H split lines of standard input; BODY and --file have none")
     bodies = _bodies(body, file)
     durability = Durability.DISK if sync else None
     with open_writer(store, config) as opened:
         turn = _turn(opened, topic) if queue is None else itertools.repeat(queue)
         for number, data in enumerate(bodies, 1):
-            line = _split(data, header_end, key_end, number)
-            own = {"keys": [*keys, *line.keys], "properties": named | line.properties}
+            line = _split(data, header_separator, key_separator, number)
+            own = {"keys": [*keys, *line.keys], "properties": dict(properties) | line.properties}
             fields: dict[str, Any] = {"tags": tags, "queue_id": next(turn), "flag": flag, **own}
-            receipt = opened.put(Message(topic, line.body, **fields, **later), durability=durability)
+            try:
+                receipt = opened.put(Message(topic, line.body, **fields, **later), durability=durability)
+            except InvalidMessage as error:
+                if not are_lines:
+                    raise
+                raise InvalidMessage(f"line {number}: {error.field}", error.found, error.expected) from None
             _report(receipt, as_json=as_json)
 
 
@@ -99,7 +124,7 @@ def _split(data: bytes, header_separator: bytes | None, key_separator: bytes | N
     keys: list[str] = []
     if header_separator is not None:
         text, data = _before(data, header_separator, "-H", number)
-        properties = dict(_name_and_value(part) for part in text.split(",") if part)
+        properties = dict(_header(part, number) for part in text.split(",") if part)
     if key_separator is not None:
         text, data = _before(data, key_separator, "-K", number)
         keys = text.split()
@@ -114,6 +139,13 @@ def _before(data: bytes, separator: bytes, option: str, number: int) -> tuple[st
     return text.decode("utf-8", "surrogateescape"), rest
 
 
+def _header(text: str, number: int) -> tuple[str, str]:
+    try:
+        return name_and_value(text)
+    except click.BadParameter:
+        raise InvalidMessage(f"line {number}", show.printable(text), "NAME=VALUE,NAME=VALUE first (-H)") from None
+
+
 def _turn(store: MessageStore, topic: str) -> Iterator[int | None]:
     """Return the queues to put to. A store that was just opened begins with queue 0; this continues the last put."""
     known = store.delivery.topics.find(topic)
@@ -122,13 +154,6 @@ def _turn(store: MessageStore, topic: str) -> Iterator[int | None]:
     count = known.write_queue_count
     stored = sum(queue.end_offset for queue in store.queues(topic))
     return (place % count for place in itertools.count(stored))
-
-
-def _name_and_value(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise click.BadParameter(f"{text!r}; expected NAME=VALUE", param_hint="--property")
-    return name, value
 
 
 def _bodies(body: str | None, file: Path | None) -> Iterator[bytes]:

@@ -21,7 +21,8 @@ from mqlake.client.positions import GroupPositions, OwnPositions, Positions, add
 from mqlake.client.pulling import Puller
 from mqlake.client.remote_queue import RemoteQueue, Stage
 from mqlake.client.security import Credentials
-from mqlake.client.session import Session, require_seconds
+from mqlake.client.session import Session
+from mqlake.config import require_seconds
 from mqlake.delivery.consume.cursor import Lost
 from mqlake.delivery.consume.filters import ALL, SQL, Filter, Tags, filter_of
 from mqlake.delivery.consume.progress import GROUP, Start, check_start

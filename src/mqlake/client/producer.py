@@ -17,8 +17,9 @@ from mqlake.client.requests import Replies
 from mqlake.client.routes import TopicRoute
 from mqlake.client.security import Credentials
 from mqlake.client.sending import STORED, SendReceipt, header_of, prepared, receipts_of
-from mqlake.client.session import Asked, Session, require_seconds
+from mqlake.client.session import Asked, Session
 from mqlake.client.transactions import AsyncTransaction, Check, Decisions
+from mqlake.config import require_seconds
 from mqlake.delivery.properties import DELAY_LEVEL, DELAY_MS, DELAY_SEC, DELIVER_MS, UNIQUE_KEY
 from mqlake.errors import InvalidConfig, NoRoute, NotConnected, RemoteError, RequestRefused, RequestTimeout
 from mqlake.kernel import Message, java_hash

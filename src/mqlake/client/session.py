@@ -21,7 +21,7 @@ from typing import Any, Final
 from mqlake.client.connection import Connection, Connections
 from mqlake.client.routes import Routes
 from mqlake.client.security import Credentials, is_denied, tls_context
-from mqlake.config import parse_address
+from mqlake.config import parse_address, require_seconds
 from mqlake.errors import InvalidConfig, NoRoute, NotConnected, RemoteError, RequestRefused, RequestTimeout
 from mqlake.kernel import Command
 from mqlake.remoting.bodies import Heartbeat, Route
@@ -277,17 +277,15 @@ def refusal(address: str, code: int, answer: Command) -> RequestRefused:
     return RequestRefused(address, code_name(RequestCode, code), answer.code, name, answer.remark or "")
 
 
-def require_seconds(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidConfig(name, value, "must be a number of seconds")
-
-
 def _addresses(given: str | Sequence[str]) -> list[str]:
     """Return the addresses of name servers in a random order: clients spread over them."""
+    expected = "must be HOST:PORT, or several separated by ;"
+    if not isinstance(given, Sequence) or not all(isinstance(each, str) for each in given):
+        raise InvalidConfig("name server", given, expected)
     texts = given.replace(",", ";").split(";") if isinstance(given, str) else list(given)
     found = [text.strip() for text in texts if text.strip()]
     for text in found:
         parse_address("name server", text)
     if not found:
-        raise InvalidConfig("name server", given, "must be HOST:PORT, or several separated by ;")
+        raise InvalidConfig("name server", given, expected)
     return random.sample(found, len(found))

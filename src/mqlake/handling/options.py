@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
+from mqlake.config import require_seconds
 from mqlake.delivery.consume.filters import Filter
 from mqlake.delivery.consume.progress import Start
 from mqlake.errors import InvalidConfig
@@ -46,6 +47,10 @@ class Options:
             raise InvalidConfig("concurrency", self.concurrency, "must be a whole number, 1 or more")
         if isinstance(self.retry_level, bool) or not isinstance(self.retry_level, int) or self.retry_level < -1:
             raise InvalidConfig("retry_level", self.retry_level, "must be a delay level, 0 or -1")
+        if self.idle_s is not None:
+            require_seconds("idle_s", self.idle_s)
+        if self.stop is not None and not callable(getattr(self.stop, "is_set", None)):
+            raise InvalidConfig("stop", self.stop, "must be a threading.Event")
         for name in ("on_error", "on_progress"):
             if getattr(self, name) is not None:
                 require_callable(name, getattr(self, name))

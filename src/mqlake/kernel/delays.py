@@ -14,6 +14,7 @@ DELIVER_MS = "TIMER_DELIVER_MS"
 DELAY_MS = "TIMER_DELAY_MS"
 DELAY_SEC = "TIMER_DELAY_SEC"
 MAX_MS = 1 << 62
+FROM_1970 = "a time from 1970 on: a datetime, or milliseconds"
 
 
 def delay_properties(
@@ -34,7 +35,7 @@ def delay_properties(
         try:
             deliver_at = round(deliver_at.timestamp() * 1000)
         except (ValueError, OverflowError, OSError):  # a local time at the ends of the calendar
-            raise InvalidMessage("deliver_at", repr(deliver_at), "a time after 1970") from None
+            raise InvalidMessage("deliver_at", repr(deliver_at), FROM_1970) from None
     return {DELIVER_MS: str(_whole("deliver_at", deliver_at))}
 
 
@@ -48,6 +49,6 @@ def _delay(delay_s: float) -> dict[str, str]:
 
 def _whole(field: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_MS:
-        expected = "a datetime, or milliseconds since 1970" if field == "deliver_at" else "a level, 0 or more"
+        expected = FROM_1970 if field == "deliver_at" else "a level, 0 or more"
         raise InvalidMessage(field, repr(value), expected)
     return value

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -220,10 +220,7 @@ class ConsumeQueues:
         if topic in self._ends:
             ids = ", ".join(map(str, sorted(self._ends[topic])))
             raise UnknownTopic(topic, queue_id, f"queues {ids} of this topic")
-        names = sorted(self._ends)[:8]
-        count = len(self._ends)
-        known = f"{count} topic{'' if count == 1 else 's'}: {', '.join(names)}" if names else "no topics yet"
-        raise UnknownTopic(topic, None, known)
+        raise UnknownTopic(topic, None, known_topics(self._ends))
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = self._open.get((topic, queue_id))
@@ -418,6 +415,13 @@ class BatchQueues:
             queue.load(self._log_end)
             self._open[topic, queue_id] = queue
         return queue
+
+
+def known_topics(names: Collection[str]) -> str:
+    """Return the count and the first of the topics, for an error text."""
+    if not names:
+        return "no topics yet"
+    return f"{len(names)} topic{'' if len(names) == 1 else 's'}: {', '.join(sorted(names)[:8])}"
 
 
 def _list_queues(directory: Path) -> Iterator[tuple[str, list[int]]]:

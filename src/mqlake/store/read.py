@@ -29,7 +29,7 @@ from mqlake.kernel.types import BAD_ENTRY, REASONS
 from mqlake.logs.batch_queue import BatchQueue
 from mqlake.logs.commit_log import CommitLog
 from mqlake.logs.consume_queue import ConsumeQueue
-from mqlake.logs.consume_queues import BatchQueues, ConsumeQueues
+from mqlake.logs.consume_queues import BatchQueues, ConsumeQueues, known_topics
 from mqlake.logs.key_index import KeyIndex
 from mqlake.logs.scars import Scars
 from mqlake.logs.stretch import Stretch
@@ -168,8 +168,7 @@ class Reader:
     def queues(self, topic: str) -> list[QueueRange]:
         ids = self.queue_ids(topic)
         if not ids:
-            count = len(self.topics())
-            raise UnknownTopic(topic, None, f"{count} topic{'' if count == 1 else 's'}: {', '.join(self.topics()[:8])}")
+            raise UnknownTopic(topic, None, known_topics(self.topics()))
         return [self.range_of(topic, queue_id) for queue_id in ids]
 
     def range_of(self, topic: str, queue_id: int) -> QueueRange:

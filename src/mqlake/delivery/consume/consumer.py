@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from mqlake.config import require_seconds
 from mqlake.delivery.consume.assignment import Assignment, Source
 from mqlake.delivery.consume.cursor import Cursor, Lost
 from mqlake.delivery.consume.progress import Progress, Start
@@ -116,10 +117,12 @@ class Consumer:
 
         With `auto_commit`, the call also commits the messages that the last poll returned.
         """
+        require_seconds("timeout_s", timeout_s)
         return self._give(self._wait_and_take(limit, timeout_s))
 
     async def poll_async(self, timeout_s: float = 0.0, limit: int = 32) -> list[StoredMessage]:
         """Poll without blocking the event loop."""
+        require_seconds("timeout_s", timeout_s)
         return self._give(await self._wait_and_take_async(limit, timeout_s))
 
     def batches(self, limit: int = 32) -> Iterator[list[StoredMessage]]:

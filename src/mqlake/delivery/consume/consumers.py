@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Sequence
 from functools import partial
 
+from mqlake.config import require_seconds
 from mqlake.delivery.consume.assignment import Assignment, QueueLag, Source, Subscription, lag_of, place
 from mqlake.delivery.consume.consumer import Consumer
 from mqlake.delivery.consume.filters import Filter, filter_of
@@ -55,6 +56,8 @@ class Consumers:
         """Open a consumer; see `MessageStore.consumer`. It joins its group unless it keeps its own progress."""
         if on_lost not in ON_LOST:
             raise InvalidConfig("on_lost", on_lost, f"must be one of {', '.join(ON_LOST)}")
+        if idle_s is not None:
+            require_seconds("idle_s", idle_s)
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         known = self._delivery.require_group(group)
         chosen = filter_of(wanted)
