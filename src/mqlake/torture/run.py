@@ -136,6 +136,9 @@ class Torture:
             if self._work(job, result) or case is not None or self._stopping:
                 break
         result.took_s = time.monotonic() - began
+        if case is None and result.tried == result.cases and not (result.total.faults or result.skipped):
+            result.total.errors += 1
+            result.failures.append(Failure(name, 0, ["no case had a fault, so this row shows nothing"], folder))
         if result.is_good and case is None:
             shutil.rmtree(folder)
         return result

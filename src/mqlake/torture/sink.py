@@ -109,16 +109,16 @@ def wait_for_end(holder: int, store: Path) -> None:
 
 
 def writer_of(store: Path) -> int:
-    """Return the process that holds the store's lock, or 0 if none does."""
+    """Return the process that holds the store's lock, or 0 if none does. It writes its id into the file, as the system
+    does not say who holds an open-file-description lock."""
     try:
-        inode = (store / "lock").stat().st_ino
+        inode, text = (store / "lock").stat().st_ino, (store / "lock").read_text()
     except FileNotFoundError:
         return 0
-    for line in Path("/proc/locks").read_text().splitlines():
-        _, kind, _, _, process, place, *_ = line.split()
-        if kind == "POSIX" and place.endswith(f":{inode}"):
-            return int(process)
-    return 0
+    lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+    is_held = any("OFDLCK" in words and any(word.endswith(f":{inode}") for word in words) for words in lines)
+    process = text.removeprefix("lock").strip()
+    return int(process) if is_held and process.isdigit() else 0
 
 
 def kill_commit(driver: subprocess.Popen[bytes], store: Path, rng: random.Random) -> int:
