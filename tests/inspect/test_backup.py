@@ -22,6 +22,7 @@ from mqlake.files.positions import APPENDED, Positions
 from mqlake.inspect import backup as module
 from mqlake.inspect.backup import Backup, backup
 from mqlake.inspect.check import check
+from mqlake.inspect.findings import Severity
 from mqlake.store.gates import Gates
 from tests.golden.stores import NAMES, GoldenStore
 from tests.helpers import LOG_FILE, bodies, eventually, message, open_small, writer_of
@@ -169,6 +170,27 @@ def test_a_backup_after_an_unclean_stop_holds_what_recovery_would_serve(tmp_path
     assert made.report.holds
     assert numbers_in(tmp_path / "b") == [*range(280)]
     assert (tmp_path / "s" / "abort").exists(), "the store itself is not changed"
+
+
+@pytest.mark.parametrize("damaged", [20, 59], ids=["in the middle", "at the end"])
+def test_a_backup_of_a_live_store_with_a_damaged_record_has_all_the_others_and_names_it(
+    tmp_path: Path, damaged: int
+) -> None:
+    with open_small(tmp_path / "s", flush=FlushConfig(interval_ms=20, queue_thorough_interval_ms=60_000)) as store:
+        receipts = [store.put(message(number, queue_id=0)) for number in range(60)]
+        store.flush()
+        assert store.wait_dispatched()
+        broken = receipts[damaged].physical_offset
+        with (tmp_path / "s" / f"commitlog/{0:020d}").open("r+b") as file:
+            file.seek(broken + 92)
+            file.write(b"\xff")
+        assert broken in [finding.offset for finding in check(tmp_path / "s").findings], "check of a live store sees it"
+        made = store.backup(tmp_path / "b")
+        assert made.end_offset == store.end_offset
+    assert [finding.offset for finding in made.report.findings if finding.severity == Severity.ERROR] == [broken]
+    with open_small(tmp_path / "b", read_only=True) as copy:
+        whole = [number for number in range(60) if number != damaged]
+        assert [held.body for held in copy.read("orders", limit=60)] == [b"body %d" % number for number in whole]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "crash" not in name and "empty" not in name])

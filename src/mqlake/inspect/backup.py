@@ -272,15 +272,13 @@ class _Copier:
             checkpoint = read_checkpoint(made.own_checkpoint)
             if checkpoint is None or is_latest(made, checkpoint):
                 break
-        if not self.live:
-            self._copy_tree(layout.positions, made.positions)  # an unclean stop: how far the log was on disk
-        elif checkpoint is None:
+        if self.live and checkpoint is None:
             made.abort.touch()
 
     def _state_watermark(self, end: int) -> None:
-        """Lower the durable end to the end of the copy: otherwise the missing rest would look like damage."""
+        """Let the durable end be the end of the copy: damage before it is damage, and does not end the log."""
         checkpoint = read_checkpoint(self.made.own_checkpoint)
-        if checkpoint is not None and checkpoint.durable > end:
+        if checkpoint is not None and checkpoint.durable != end:
             write_checkpoint(self.made, replace(checkpoint, durable=end))
 
     def _dispatched(self) -> int:
