@@ -26,7 +26,7 @@ from mqlake.inspect.findings import Severity
 from mqlake.store.gates import Gates
 from tests.golden.stores import NAMES, GoldenStore
 from tests.helpers import LOG_FILE, bodies, eventually, message, open_small, writer_of
-from tests.interrupting import Interrupted, interrupted_once
+from tests.interrupting import Interrupted, interrupt_at, interrupted_once
 
 WRITER = """
 import sys
@@ -253,6 +253,22 @@ def test_a_backup_that_a_signal_interrupts_leaves_no_gate(
             backup(tmp_path / "s", tmp_path / "b")
         assert Gates(Layout(tmp_path / "s").gates).offsets() == {}
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def test_a_backup_that_a_signal_interrupts_as_the_copy_is_opened_leaves_no_thread_and_no_folder(tmp_path: Path) -> None:
+    lines = ("runtime/whole.py", "store/writer.py")
+    with open_small(tmp_path / "s") as store:
+        store.put(message(0))
+        backup(tmp_path / "s", tmp_path / "b")
+        shutil.rmtree(tmp_path / "b")
+        threads = set(threading.enumerate())
+        for number in itertools.count():
+            if not interrupt_at(number, lambda: backup(tmp_path / "s", tmp_path / "b"), lines):
+                break
+            assert [path.name for path in tmp_path.iterdir()] == ["s"]
+            assert eventually(lambda: set(threading.enumerate()) <= threads), f"line {number} left a thread"
+        assert number > 10
+    assert check(tmp_path / "b").findings == ()
 
 
 def interrupted_before(function: Any) -> Any:

@@ -53,7 +53,7 @@ class Ends(NamedTuple):
     limit: int | None
     """A live store is checked up to here: log, queues and index are complete before it."""
     watermark: int
-    """The log certainly reached this offset: it was synced up to here, or is dispatched by who writes it; 0 if unknown."""
+    """The log certainly reached this offset: it was synced, or its writer dispatched it; 0 if unknown."""
     checkpoint: Checkpoint | None
     redone_from: int = NEVER
     """The next opening goes back to this offset and dispatches the log from there, because the store was not closed."""
