@@ -22,10 +22,11 @@ from mqlake.files.positions import APPENDED, Positions
 from mqlake.inspect import backup as module
 from mqlake.inspect.backup import Backup, backup
 from mqlake.inspect.check import check
+from mqlake.inspect.findings import Severity
 from mqlake.store.gates import Gates
 from tests.golden.stores import NAMES, GoldenStore
 from tests.helpers import LOG_FILE, bodies, eventually, message, open_small, writer_of
-from tests.interrupting import Interrupted, interrupted_once
+from tests.interrupting import Interrupted, interrupt_at, interrupted_once
 
 WRITER = """
 import sys
@@ -171,6 +172,27 @@ def test_a_backup_after_an_unclean_stop_holds_what_recovery_would_serve(tmp_path
     assert (tmp_path / "s" / "abort").exists(), "the store itself is not changed"
 
 
+@pytest.mark.parametrize("damaged", [20, 59], ids=["in the middle", "at the end"])
+def test_a_backup_of_a_live_store_with_a_damaged_record_has_all_the_others_and_names_it(
+    tmp_path: Path, damaged: int
+) -> None:
+    with open_small(tmp_path / "s", flush=FlushConfig(interval_ms=20, queue_thorough_interval_ms=60_000)) as store:
+        receipts = [store.put(message(number, queue_id=0)) for number in range(60)]
+        store.flush()
+        assert store.wait_dispatched()
+        broken = receipts[damaged].physical_offset
+        with (tmp_path / "s" / f"commitlog/{0:020d}").open("r+b") as file:
+            file.seek(broken + 92)
+            file.write(b"\xff")
+        assert broken in [finding.offset for finding in check(tmp_path / "s").findings], "check of a live store sees it"
+        made = store.backup(tmp_path / "b")
+        assert made.end_offset == store.end_offset
+    assert [finding.offset for finding in made.report.findings if finding.severity == Severity.ERROR] == [broken]
+    with open_small(tmp_path / "b", read_only=True) as copy:
+        whole = [number for number in range(60) if number != damaged]
+        assert [held.body for held in copy.read("orders", limit=60)] == [b"body %d" % number for number in whole]
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if "crash" not in name and "empty" not in name])
 def test_stores_that_rocketmq_closed_are_backed_up(name: str, tmp_path: Path) -> None:
     golden = GoldenStore(name, tmp_path)
@@ -231,6 +253,22 @@ def test_a_backup_that_a_signal_interrupts_leaves_no_gate(
             backup(tmp_path / "s", tmp_path / "b")
         assert Gates(Layout(tmp_path / "s").gates).offsets() == {}
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def test_a_backup_that_a_signal_interrupts_as_the_copy_is_opened_leaves_no_thread_and_no_folder(tmp_path: Path) -> None:
+    lines = ("runtime/whole.py", "store/writer.py")
+    with open_small(tmp_path / "s") as store:
+        store.put(message(0))
+        backup(tmp_path / "s", tmp_path / "b")
+        shutil.rmtree(tmp_path / "b")
+        threads = set(threading.enumerate())
+        for number in itertools.count():
+            if not interrupt_at(number, lambda: backup(tmp_path / "s", tmp_path / "b"), lines):
+                break
+            assert [path.name for path in tmp_path.iterdir()] == ["s"]
+            assert eventually(lambda: set(threading.enumerate()) <= threads), f"line {number} left a thread"
+        assert number > 10
+    assert check(tmp_path / "b").findings == ()
 
 
 def interrupted_before(function: Any) -> Any:

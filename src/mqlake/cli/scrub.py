@@ -13,7 +13,7 @@ from mqlake.cli.options import byte_count, json_option, settings_of, store_comma
 from mqlake.inspect.findings import HEAL, Severity
 from mqlake.inspect.scrub import ScrubReport
 from mqlake.inspect.scrub import scrub as compare
-from mqlake.store.writer import open_writer
+from mqlake.store.writer import open_job
 
 
 @click.command(cls=VerdictCommand, epilog=EXIT_CODES)
@@ -28,11 +28,8 @@ def scrub(store: Path, config: Path | None, rate: int, seal: bool, as_json: bool
     """
     settings = settings_of(config)
     if seal:
-        writer = open_writer(store, settings, create=False)
-        try:
+        with open_job(store, settings, create=False) as writer:
             writer.sealer.seal_all()
-        finally:
-            writer.close()
     with show.progress("scrubbing", None, bytes_done=True) as step:
         report = compare(store, config=settings, bytes_per_s=rate, progress=told(step))
     if as_json:

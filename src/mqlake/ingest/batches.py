@@ -23,7 +23,6 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +35,7 @@ from mqlake.ingest.staging import Part, Staging, clean_staging
 from mqlake.logs.matching import match_packed
 from mqlake.message import Message, PutReceipt, StoredMessage
 from mqlake.store.read import MAX_READ_BYTES
-from mqlake.store.writer import Writer, open_writer
+from mqlake.store.writer import Writer, WriterJob, open_job
 
 SINK_TOPIC = "MQLAKE_SINK"
 BEGIN, END = "begin", "end"
@@ -95,7 +94,7 @@ def commit_parts(
     lock_wait_s: float,
 ) -> int:
     """Append what tasks staged to a store, durable and dispatched. Return the row count."""
-    with closing(open_when_free(path, config, lock_wait_s)) as store:
+    with open_when_free(path, config, lock_wait_s) as store:
         rows = Batch(store, staging, fence).write(parts) if fence is not None else append_parts(store, staging, parts)
         store.catch_up(store.ends.promised, DISPATCH_S, patient=True)
         layout = Layout(path)
@@ -103,7 +102,7 @@ def commit_parts(
     return rows
 
 
-def open_when_free(path: Path, config: StoreConfig, wait_s: float) -> Writer:
+def open_when_free(path: Path, config: StoreConfig, wait_s: float) -> WriterJob:
     """Open a store for writing as soon as no other process has it open. Raises StoreLocked after `wait_s`.
 
     Retention is off: a program that appends a batch does not know how long messages must be kept.
@@ -111,7 +110,7 @@ def open_when_free(path: Path, config: StoreConfig, wait_s: float) -> Writer:
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            return open_writer(path, replace(config, retention=RetentionConfig(enabled=False)))
+            return open_job(path, replace(config, retention=RetentionConfig(enabled=False)))
         except StoreLocked:
             if time.monotonic() >= deadline:
                 raise

@@ -38,6 +38,8 @@ from mqlake.files.mapped_file import MappedFile, sync_directory
 from mqlake.files.names import file_name, list_files
 from mqlake.files.positions import APPENDED, DISPATCHED, WRITER, Positions
 from mqlake.inspect.check import CheckReport, Progress, check
+from mqlake.runtime.locks import make_lock
+from mqlake.runtime.whole import make_whole
 from mqlake.store.checkpoint import read_checkpoint, write_checkpoint
 from mqlake.store.follower import Follower
 from mqlake.store.gates import Gates
@@ -108,8 +110,8 @@ def _backup(source: Path, dest: Path, config: StoreConfig | None, progress: Prog
     if layout.root.resolve() in (dest.resolve(), *dest.resolve().parents):
         raise NotAStore(dest, "it is inside the store", "name a folder outside the store for the backup")
     dest.absolute().parent.mkdir(parents=True, exist_ok=True)
-    made = Layout(dest.absolute().with_name(f".{dest.name}.{os.getpid()}.{next(_numbers)}.backup"))
-    shutil.rmtree(made.root, ignore_errors=True)
+    made = _Made(dest.absolute().with_name(f".{dest.name}.{os.getpid()}.{next(_numbers)}.backup"))
+    made.remove()
     try:
         with _held(layout):
             copier = _Copier(layout, made, config or StoreConfig(), progress)
@@ -119,7 +121,7 @@ def _backup(source: Path, dest: Path, config: StoreConfig | None, progress: Prog
         made.root.replace(dest)
         sync_directory(dest.absolute().parent)
     except BaseException:
-        shutil.rmtree(made.root, ignore_errors=True)
+        make_whole(made.remove)
         raise
     files = copier.files
     return Backup(
@@ -158,6 +160,28 @@ def _held(layout: Layout) -> Iterator[None]:
         except BaseException:
             gates.release(name)  # a signal handler may have interrupted it
             raise
+
+
+class _Made(Layout):
+    """The copy. Opening it goes on after an interrupt of the caller, so removing it waits for that."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._busy = make_lock("backup")
+
+    def settle(self, config: StoreConfig) -> int:
+        """Open and close the copy, so that it is a cleanly closed store. Return where its log ends."""
+        with self._busy:
+            config = replace(config, retention=RetentionConfig(enabled=False))
+            with contextlib.closing(open_writer(self.root, config, create=False)) as store:
+                end = store.ends.visible
+            for spare in (self.spare, self.scratch):
+                shutil.rmtree(spare, ignore_errors=True)
+            return end
+
+    def remove(self) -> None:
+        with self._busy:
+            shutil.rmtree(self.root, ignore_errors=True)
 
 
 class _Files:
@@ -207,7 +231,7 @@ class _Files:
 class _Copier:
     """One backup, from the first file to the last."""
 
-    def __init__(self, layout: Layout, made: Layout, config: StoreConfig, progress: Progress | None) -> None:
+    def __init__(self, layout: Layout, made: _Made, config: StoreConfig, progress: Progress | None) -> None:
         self.layout, self.made = layout, made
         self.given = config
         self.config = resolve(layout, config)
@@ -272,15 +296,13 @@ class _Copier:
             checkpoint = read_checkpoint(made.own_checkpoint)
             if checkpoint is None or is_latest(made, checkpoint):
                 break
-        if not self.live:
-            self._copy_tree(layout.positions, made.positions)  # an unclean stop: how far the log was on disk
-        elif checkpoint is None:
+        if self.live and checkpoint is None:
             made.abort.touch()
 
     def _state_watermark(self, end: int) -> None:
-        """Lower the durable end to the end of the copy: otherwise the missing rest would look like damage."""
+        """Let the durable end be the end of the copy: damage before it is damage, and does not end the log."""
         checkpoint = read_checkpoint(self.made.own_checkpoint)
-        if checkpoint is not None and checkpoint.durable > end:
+        if checkpoint is not None and checkpoint.durable != end:
             write_checkpoint(self.made, replace(checkpoint, durable=end))
 
     def _dispatched(self) -> int:
@@ -327,12 +349,8 @@ class _Copier:
 
 
 def _finish(copier: _Copier) -> CheckReport:
-    """Open and close the copy, so that it is a cleanly closed store, and check all of it."""
-    config = replace(copier.config, retention=RetentionConfig(enabled=False))
-    with contextlib.closing(open_writer(copier.made.root, config)) as store:
-        end = store.ends.visible
-    for spare in (copier.made.spare, copier.made.scratch):
-        shutil.rmtree(spare, ignore_errors=True)
+    """Make the copy a cleanly closed store, and check all of it."""
+    end = make_whole(lambda: copier.made.settle(copier.config))
     if end != copier.end:
         what = f"the copy ends at {end}, not at {copier.end}"
         raise BackupFailed(copier.made.root, what, "run mqlake check on the store")

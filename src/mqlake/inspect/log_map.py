@@ -53,7 +53,7 @@ class Ends(NamedTuple):
     limit: int | None
     """A live store is checked up to here: log, queues and index are complete before it."""
     watermark: int
-    """The log was synced up to here; 0 if unknown."""
+    """The log certainly reached this offset: it was synced, or its writer dispatched it; 0 if unknown."""
     checkpoint: Checkpoint | None
     redone_from: int = NEVER
     """The next opening goes back to this offset and dispatches the log from there, because the store was not closed."""
@@ -84,7 +84,8 @@ def read_ends(layout: Layout, *, locked_here: bool) -> Ends:
         return Ends(live, None, watermark, checkpoint, redone_from)
     words = positions.words
     if live and words[WRITER] == writer_of(layout.lock):
-        return Ends(True, words[DISPATCHED], 0, checkpoint)
+        end = words[DISPATCHED]  # read once: it moves
+        return Ends(True, end, end, checkpoint)
     closed = checkpoint is not None and checkpoint.clean
     if not closed and 0 <= words[DURABLE] <= words[APPENDED]:
         watermark = max(watermark, words[DURABLE])

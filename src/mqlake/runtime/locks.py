@@ -25,6 +25,7 @@ from typing import Final
 
 ORDER: Final = (
     "client.loop",
+    "backup",
     "store.close",
     "replication",
     "delivery.parts",

@@ -16,7 +16,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -200,7 +200,7 @@ def _append(spark: SparkSession, job: Job, ranges: Sequence[Range], progress: Pr
     for step in _steps(ranges):
         found = run_tasks(spark, step, partial(replay_range, job), PARTS)
         parts = [Part(**json.loads(text)) for text in found.column("part").to_pylist()]
-        with closing(open_when_free(target, job.config, 0)) as store:
+        with open_when_free(target, job.config, 0) as store:
             rows += append_parts(store, staging, parts, job.keep)
             store.catch_up(store.ends.promised, 3600, patient=True)
             _require_whole(target, store.stats().damage)
@@ -209,7 +209,8 @@ def _append(spark: SparkSession, job: Job, ranges: Sequence[Range], progress: Pr
         if progress is not None:
             progress(done, total)
     if not ranges:
-        open_when_free(target, job.config, 0).close()
+        with open_when_free(target, job.config, 0):
+            pass
     shutil.rmtree(Layout(target).staging, ignore_errors=True)
     return rows, size
 
