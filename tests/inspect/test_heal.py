@@ -171,6 +171,24 @@ def test_healed_messages_at_the_end_of_a_rebuilt_queue_are_served_at_once(
         assert served(store) == list(range(count))
 
 
+@pytest.mark.parametrize("lost", [(2,), (1, 2, 3), (4,)], ids=str)
+def test_a_scar_that_fills_its_file_is_healed_between_equal_bytes_of_other_files(
+    lost: tuple[int, ...], tmp_path: Path
+) -> None:
+    store_path, copy = tmp_path / "s", tmp_path / "copy"
+    with open_bare(store_path) as store:  # one message in each file
+        made = [store.put(message(n, queue_id=0, body=bytes([n]) * (LOG_FILE - 9000))) for n in range(5)]
+    shutil.copytree(store_path, copy)
+    shutil.rmtree(store_path / "mqlake/seals")
+    for number in lost:
+        flip(store_path, made[number].physical_offset + 5)
+    with open_bare(store_path) as store:
+        report = store.heal(copy)
+        assert report.left == () and report.message_count == len(lost)
+        assert served(store) == list(range(5))
+    assert log_of(store_path) == log_of(copy)
+
+
 def test_a_scar_without_a_seal_is_healed_by_whole_records_between_equal_bytes(
     pair: tuple[Path, Path, list[int]],
 ) -> None:
