@@ -149,6 +149,46 @@ def test_healed_messages_that_rebuilt_queues_lack_get_their_entries_back(
     assert check(store_path).findings == ()
 
 
+@pytest.mark.parametrize("lost", [1, 3])
+@pytest.mark.parametrize("count", [20, 600], ids=["in the first file", "in a later one"])
+def test_healed_messages_at_the_end_of_a_rebuilt_queue_are_served_at_once(
+    count: int, lost: int, tmp_path: Path
+) -> None:
+    """Until then the last entry of the queue names the last message that is left."""
+    store_path, copy = tmp_path / "s", tmp_path / "copy"
+    offsets = fill(store_path, count)
+    with open_bare(store_path) as store:
+        store.put(message(0, "others"))
+    shutil.copytree(store_path, copy)
+    for offset in offsets[-lost:]:
+        flip(store_path, offset + 5)
+    shutil.rmtree(store_path / "consumequeue")
+    shutil.rmtree(store_path / "mqlake/seals")
+    with open_bare(store_path) as store:
+        store.wait_dispatched()
+        assert served(store) == list(range(count - lost))
+        assert store.heal(copy).left == ()
+        assert served(store) == list(range(count))
+
+
+@pytest.mark.parametrize("lost", [(2,), (1, 2, 3), (4,)], ids=str)
+def test_a_scar_that_fills_its_file_is_healed_between_equal_bytes_of_other_files(
+    lost: tuple[int, ...], tmp_path: Path
+) -> None:
+    store_path, copy = tmp_path / "s", tmp_path / "copy"
+    with open_bare(store_path) as store:  # one message in each file
+        made = [store.put(message(n, queue_id=0, body=bytes([n]) * (LOG_FILE - 9000))) for n in range(5)]
+    shutil.copytree(store_path, copy)
+    shutil.rmtree(store_path / "mqlake/seals")
+    for number in lost:
+        flip(store_path, made[number].physical_offset + 5)
+    with open_bare(store_path) as store:
+        report = store.heal(copy)
+        assert report.left == () and report.message_count == len(lost)
+        assert served(store) == list(range(5))
+    assert log_of(store_path) == log_of(copy)
+
+
 def test_a_scar_without_a_seal_is_healed_by_whole_records_between_equal_bytes(
     pair: tuple[Path, Path, list[int]],
 ) -> None:

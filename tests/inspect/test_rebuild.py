@@ -124,7 +124,16 @@ def staged(folder: Path, first: int, offsets: range) -> StagedRun:
 def site_in(folder: Path) -> Site:
     (folder / "index").mkdir()
     return Site(
-        str(folder), str(folder / "built"), str(folder / "index"), str(folder / "none"), QUEUE_FILE, 10, 6, 0, LOG_FILE
+        str(folder),
+        str(folder / "built"),
+        str(folder / "index"),
+        str(folder / "none"),
+        QUEUE_FILE,
+        10,
+        6,
+        0,
+        1 << 20,
+        LOG_FILE,
     )
 
 

@@ -25,6 +25,7 @@ from mqlake.kernel import check_record, dispatch_records
 from mqlake.torture.faults.damage import KINDS, damage
 from tests.golden.stores import GoldenStore
 from tests.helpers import LOG_FILE, SMALL_FILES, message, open_small
+from tests.inspect.rebuilding import rebuild_here
 
 Served = dict[int, tuple[str, int, int, bytes]]
 SEEDS = range(3)
@@ -443,6 +444,54 @@ def test_queue_offsets_of_messages_lost_at_the_end_are_not_reused(lost: int, tmp
     with open_small(path, read_only=True) as store:
         found = [m.keys[0] for m in store.read("orders", queue_id=0, limit=100)]
         assert list(dict.fromkeys(found)) == [*(f"key-{n}" for n in range(10 - lost)), "key-100", "key-101"]
+
+
+def lose_the_end(path: Path, count: int, lost: int) -> None:
+    """Repair a store whose queue "orders" 0 lost the last messages of `count`."""
+    with open_small(path) as store:
+        made = [store.put(message(number, queue_id=0, body=bytes(200))) for number in range(count)]
+        store.put(message(0, "others"))
+    for receipt in made[-lost:]:
+        change_byte(path, receipt.physical_offset + 95, 1)
+    assert repair(path).after.findings == ()
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+@pytest.mark.parametrize("count", [10, 600], ids=["in the first file", "in a later one"])
+def test_every_rebuild_of_a_queue_that_ends_with_lost_messages_writes_the_entries_of_the_repair(
+    count: int, lost: int, tmp_path: Path
+) -> None:
+    path, opened = tmp_path / "s", tmp_path / "opened"
+    lose_the_end(path, count, lost)
+    shutil.copytree(path, opened)
+    shutil.rmtree(opened / "consumequeue")
+    open_small(opened).close()
+    rebuild_here(path, tmp_path / "built")
+    assert queue_bytes(opened) == queue_bytes(tmp_path / "built") == queue_bytes(path)
+    for number in range(2):
+        assert mqlake.check(opened).findings == ()
+        with open_small(opened) as store:
+            assert store.put(message(number, queue_id=0)).queue_offset == count + number
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+@pytest.mark.parametrize("count", [10, 600], ids=["in the first file", "in a later one"])
+def test_a_queue_whose_last_entry_points_inside_a_file_is_a_finding_that_repair_mends(
+    count: int, lost: int, tmp_path: Path
+) -> None:
+    """RocketMQ fails at every pull of such an entry."""
+    path = tmp_path / "s"
+    lose_the_end(path, count, lost)
+    whole = queue_bytes(path)
+    position = (count - 1) * 20
+    file = path / f"consumequeue/orders/0/{position - position % 2000:020d}"
+    with file.open("r+b") as queue:
+        queue.seek(position % 2000 + 8)
+        queue.write(FILLER_SIZE.to_bytes(4, "big"))
+    (found,) = mqlake.check(path).findings
+    assert (found.what, path / found.file, found.offset) == ("queue-hole", file, position % 2000)
+    assert repair(path).after.findings == ()
+    assert queue_bytes(path) == whole
 
 
 def test_a_store_without_its_log_folder_is_repaired_with_files_of_its_own_size(tmp_path: Path) -> None:

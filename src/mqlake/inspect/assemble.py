@@ -44,6 +44,7 @@ class Site(NamedTuple):
     slot_count: int
     entry_count: int
     log_first: int
+    log_end: int
     log_file_size: int
 
 
@@ -121,7 +122,7 @@ def _build_queue(site: Site, work: QueueWork, staged: _Staged) -> tuple[ConsumeQ
             no_message = entry_of_no_message(site.log_first, following, site.log_file_size)
             if not queue.write(part[0].first, entries, no_message):
                 refused += sum(run.entry_count for run in part)
-    queue.fill_to(work.end)
+    queue.fill_to(work.end, entry_of_no_message(site.log_first, site.log_end, site.log_file_size))
     return queue, BuiltQueue(work.topic, work.queue_id, queue.end, refused)
 
 

@@ -221,6 +221,10 @@ class QueueCheck:
                     self._look_beyond(file.pages[stop * ENTRY_SIZE - file.start :][:ENTRY_SIZE])
                 if self._log.ends.redone_from == NEVER:  # else the next opening zeroes what is there
                     self._look_behind(topic, queue_id, queue, file, max(stop, number))
+        is_settled = self._log.ends.redone_from == NEVER and (topic, queue_id) not in self.wrong
+        if queue.lost_end > queue.next and is_settled:
+            lost = Hole(topic, queue_id, queue.next, queue.lost_end, queue.last_record, self._log.end)
+            self._look_at_lost_end(queue, lost)
         for hole in queue.holes:
             if hole.stop - hole.first <= MAX_HOLES and hole.before < self._log.ends.redone_from:
                 self._look_at_hole(queue, hole)
@@ -297,13 +301,22 @@ class QueueCheck:
         They may also name the message before them, as a repair writes them at the end of a queue.
         """
         before = queue.bytes_at((hole.first - 1) * ENTRY_SIZE, ENTRY_SIZE) if is_lost(self._log, hole) else b""
+        self._require_lost(queue, hole, self._entry_of_no_message(queue, hole), before)
+
+    def _look_at_lost_end(self, queue: _Queue, lost: Hole) -> None:
+        """Check the entries of messages lost at the end of a queue (`ConsumeQueue.fill_to`)."""
+        named = queue.bytes_at((lost.first - 1) * ENTRY_SIZE, ENTRY_SIZE)
+        no_message = entry_of_no_message(self._log.first, lost.before, self._log.file_size)
+        self._require_lost(queue, lost._replace(stop=lost.stop - 1), no_message or named, named)
+        self._require_lost(queue, lost._replace(first=lost.stop - 1, before=-1), named)  # no filler is allowed here
+
+    def _require_lost(self, queue: _Queue, hole: Hole, wanted: bytes, also: bytes = b"") -> None:
         for number in range(hole.first, hole.stop):
             here = queue.bytes_at(number * ENTRY_SIZE, ENTRY_SIZE)
             if len(here) < ENTRY_SIZE:
                 return
             offset, size, _ = ENTRY.unpack(here)
-            wanted = self._entry_of_no_message(queue, hole)
-            if here in (wanted, before) or self._in_gap(offset) or self._is_of_no_message(here, hole):
+            if here in (wanted, also) or self._in_gap(offset) or self._is_of_no_message(here, hole):
                 continue
             position = number * ENTRY_SIZE % self._file_size
             self.patches.append(Patch(queue.path_of(number), position, wanted))

@@ -238,19 +238,16 @@ class _Healing:
         return found.message_count
 
     def _replace_scar(self, file: MappedFile, start: int, end: int) -> str | None:
-        first = max(file.start, start - CONTEXT)
-        stop = max(end, min(end + CONTEXT, file.end, self._writer.ends.durable))
-        for other in self._writer.scars.ranges:  # what is damaged itself shows nothing
-            if first < other.end <= start:
-                first = other.end
-            if end <= other.start < stop:
-                stop = other.start
+        first, stop = self._context(start, end, file.start, file.end)
+        if (first, stop) == (start, end):  # it fills its file
+            first, stop = self._context(start, end, self._files.first_offset, self._files.end_offset)
         if first == start and stop == end:
             return "nothing around it shows that the source has the same log"
         data = self._source.read(first, stop)
-        theirs = _to_its_end(data, file.pages[first - file.start : stop - file.start])
+        own = self._own(first, stop)
+        theirs = _to_its_end(data, own)
         name, its_end = self._source.name, first + len(theirs)
-        if data[: start - first] != file.pages[first - file.start : start - file.start]:
+        if data[: start - first] != own[: start - first]:
             return f"{name} ends at {its_end}, before it" if its_end < start else f"{name} has other bytes before it"
         is_short = len(data) < end - first
         reason = None if is_short else _are_records(data, start - first, end - first, first, file.end - first)
@@ -259,13 +256,31 @@ class _Healing:
         if reason is not None:
             return f"{name} has no whole records there: {reason}"
         after = theirs[end - first :]
-        if after != file.pages[end - file.start : end - file.start + len(after)]:
+        if after != own[end - first :][: len(after)]:
             return f"{name} has other bytes after it"
         if first == start and not any(after):
             return f"{name} ends at {end}, and nothing before it shows that it has the same log"
         self._drop_wrong_seals(file, start, end)
         self._write(file, start, data[start - first : end - first])
         return _are_records(file.pages, start - file.start, end - file.start, file.start, file.size)
+
+    def _context(self, start: int, end: int, low: int, high: int) -> Range:
+        """Widen a range within [low, high) by the bytes that a source must have too."""
+        first = max(low, start - CONTEXT)
+        stop = max(end, min(end + CONTEXT, high, self._writer.ends.durable))
+        for scar in self._writer.scars.ranges:
+            for part in self._by_file(scar.start, scar.end):
+                if part in self._healed_scars:
+                    continue
+                if first < part[1] <= start:  # what is damaged itself shows nothing
+                    first = part[1]
+                if end <= part[0] < stop:
+                    stop = part[0]
+        return first, stop
+
+    def _own(self, start: int, end: int) -> bytes:
+        parts = ((self._files.file_at(low), low, high) for low, high in self._by_file(start, end))
+        return b"".join(bytes(file.view(low - file.start, high - file.start)) for file, low, high in parts if file)
 
     def _drop_wrong_seals(self, file: MappedFile, start: int, end: int) -> None:
         """Drop the seals of blocks that were sealed with a scar's damage in them. They are made anew at the end."""

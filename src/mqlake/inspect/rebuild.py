@@ -132,6 +132,7 @@ class Rebuild:
             index.slot_count,
             index.entry_count,
             self._first,
+            self._end,
             log.file_size,
         )
 

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqlake.codec.config_json import MAX_CONFIG_BYTES
-from mqlake.codec.queue_entry import ENTRY, entry_of_no_message
 from mqlake.codec.seal_file import BLOCK_BYTES, MAX_SIZE
 from mqlake.config import RetentionConfig, StoreConfig
 from mqlake.errors import NotAStore, StoreLocked, typed_errors
@@ -50,7 +49,6 @@ from mqlake.inspect.repair_backup import Backup, copy_store
 from mqlake.inspect.survey import MOVED, FoundFile
 from mqlake.kernel import checksum_blocks
 from mqlake.logs.commit_log import MARKER, MARKER_MAGIC
-from mqlake.logs.consume_queue import ConsumeQueue
 from mqlake.logs.consume_queues import ConsumeQueues
 from mqlake.logs.seals import Range, Seals
 from mqlake.logs.topic_table import can_be_folder
@@ -465,9 +463,8 @@ class _Repair:
             store.close()
 
     def _continue_queues(self, queues: ConsumeQueues) -> None:
-        no_message = entry_of_no_message(self._log.first, self._log.end, self._size)
         for topic, queue_id, end in self._ends():
-            _continue_from(queues.get_or_create(topic, queue_id), end, no_message)
+            queues.fill_to(topic, queue_id, end, self._log.end)
 
     def _ends(self) -> Iterator[tuple[str, int, int]]:
         """Return the old ends of queues that lost their last messages: those queue offsets must not be reused."""
@@ -500,20 +497,6 @@ class _Repair:
         finally:
             lock.release()
         return Examination(self.layout, self.config).walk().report()
-
-
-def _continue_from(queue: ConsumeQueue, end: int, no_message: bytes | None) -> None:
-    """Fill a queue up to `end` with entries of lost messages.
-
-    RocketMQ takes the last entry of a queue for the end of what is dispatched, so it must name a message. It names the
-    last one of the queue, which consumers get once more. So do the others if no file can be named instead.
-    """
-    last = queue.last_entry
-    if last is None:
-        queue.fill_to(end)
-    elif queue.end < end:
-        named = ENTRY.pack(*last)
-        queue.write(queue.end, (no_message or named) * (end - queue.end - 1) + named)
 
 
 def _bak(path: Path) -> Path:

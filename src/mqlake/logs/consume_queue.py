@@ -109,15 +109,16 @@ class ConsumeQueue:
         with _advancing:  # a slow thread must not move the end back
             self.end = max(self.end, end)
 
-    def write(self, first: int, entries: bytes, no_message: bytes | None = None) -> bool:
+    def write(self, first: int, entries: bytes, no_message: bytes | None = None, *, proven: bool = False) -> bool:
         """Write entries at queue offset `first`. Return False if that is before the queue or too far after its end.
 
         A queue that begins above 0 gets fillers. So do messages that were lost before these: `no_message` each
         (`entry_of_no_message`), or the first of `entries` if there is none. If an entry already names another record,
-        in the order of the log, then the new record's queue offset is damaged, and the result is False.
+        in the order of the log, then the new record's queue offset is damaged, and the result is False. `proven`: the
+        records were healed, so that their queue offsets are right.
         """
         position = first * ENTRY_SIZE
-        if first < self.end and not self._may_replace(first, entries):
+        if first < self.end and not self._may_replace(first, entries, proven):
             return False
         if not self.files.starts:
             self._begin_at(position)
@@ -129,7 +130,7 @@ class ConsumeQueue:
         self.end = max(self.end, first + len(entries) // ENTRY_SIZE)
         return True
 
-    def _may_replace(self, first: int, entries: bytes) -> bool:
+    def _may_replace(self, first: int, entries: bytes, proven: bool) -> bool:
         """Return whether entries may be written here: over equal ones, those of lost messages, zeros, or one that is
         out of order.
         """
@@ -146,7 +147,8 @@ class ConsumeQueue:
             else:
                 neighbour = self.entry(number - 1) if number else None
                 known = neighbour is not None and neighbour.size != FILLER_SIZE and neighbour != old
-                before = neighbour.physical_offset if neighbour is not None and known else -1 if count == 1 else 1 << 63
+                unknown = -1 if count == 1 and not proven else 1 << 63  # adjacent records prove each other
+                before = neighbour.physical_offset if neighbour is not None and known else unknown
             if before < old.physical_offset:
                 return False
         return True
@@ -160,16 +162,21 @@ class ConsumeQueue:
                 return following == entry
         return False
 
-    def fill_to(self, end: int) -> None:
-        """Move the end to `end` with fillers: the messages before it are no longer in the log."""
+    def fill_to(self, end: int, no_message: bytes | None) -> None:
+        """Move the end to `end` with entries of lost messages: `no_message` each (`entry_of_no_message`), but the last.
+
+        RocketMQ takes the last entry of a queue for the end of what is dispatched, so it must name a message. It names
+        the queue's last one, which consumers get once more. So do the others if there is no `no_message`.
+        """
         if end <= self.end:
             return
         if not self.files.starts:
             self._begin_at(end * ENTRY_SIZE)
         else:
-            last = self.entry(self.end - 1) or NO_MESSAGE
-            filler = ENTRY.pack(last.physical_offset, FILLER_SIZE, 0)
-            self._fill(self.end * ENTRY_SIZE, end * ENTRY_SIZE, filler)
+            position = (end - 1) * ENTRY_SIZE
+            named = ENTRY.pack(*(self.entry(self.end - 1) or NO_MESSAGE))
+            self._fill(self.end * ENTRY_SIZE, position, no_message or named)
+            self._write_bytes(position, memoryview(named))
         self.end = end
 
     def _begin_at(self, position: int) -> None:

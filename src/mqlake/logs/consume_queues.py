@@ -269,7 +269,7 @@ class ConsumeQueues:
         self._in_use[topic, queue_id] = queue
         return queue
 
-    def write(self, runs: Iterable[Run]) -> list[Run]:
+    def write(self, runs: Iterable[Run], *, proven: bool = False) -> list[Run]:
         """Write entries to their queues, which are created if they are new. Return those that no queue can take.
 
         Only the dispatcher may call it. See `ConsumeQueue.write`.
@@ -283,20 +283,26 @@ class ConsumeQueues:
             append = self._append_of(run)
             if append is not None:
                 closed[key] = append
-            elif not self._write_open(run):
+            elif not self._write_open(run, proven=proven):
                 refused.append(run)
         return refused + self._append_to_closed(closed)
 
-    def _write_open(self, run: Run) -> bool:
+    def _write_open(self, run: Run, *, proven: bool = False) -> bool:
         """Write entries to a queue that stays open from now on."""
         topic, queue_id, first, entries = run
         is_new = queue_id not in self._ends.get(topic, ())
-        following = ENTRY.unpack_from(entries)[0]
-        no_message = entry_of_no_message(self._log.first_offset, following, self._log.file_size)
-        written = self.get_or_create(topic, queue_id).write(first, entries, no_message)
+        no_message = self._entry_of_no_message(ENTRY.unpack_from(entries)[0])
+        written = self.get_or_create(topic, queue_id).write(first, entries, no_message, proven=proven)
         if is_new and written:
             self._unsynced.add([f"{self.directory}/{topic}", str(self.directory)])
         return written
+
+    def _entry_of_no_message(self, following: int) -> bytes | None:
+        return entry_of_no_message(self._log.first_offset, following, self._log.file_size)
+
+    def fill_to(self, topic: str, queue_id: int, end: int, log_end: int) -> None:
+        """Let a queue continue at `end`: its messages before that, in a log up to `log_end`, are lost or deleted."""
+        self.get_or_create(topic, queue_id).fill_to(end, self._entry_of_no_message(log_end))
 
     def _append_of(self, run: Run) -> _Append | None:
         """Return where to append to the last file of a closed queue. None if it is open, or not so simple."""

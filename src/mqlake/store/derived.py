@@ -49,7 +49,7 @@ def settle_rebuilt(trust: Trust, queues: ConsumeQueues, log_end: int) -> int:
     for topic, ends in known.items():
         for queue_id, end in ends.items():
             if end > queues.end_of(topic, queue_id):
-                queues.get_or_create(topic, queue_id).fill_to(end)
+                queues.fill_to(topic, queue_id, end, log_end)
     for _, _, queue in queues.each():
         count += queue.truncate_to(queue.end)
     return count

@@ -228,14 +228,14 @@ class Dispatcher:
         )
         return Harvest(found, stretch.log_start + (self._log.file_size if found.why == BLANK else found.position))
 
-    def _write(self, runs: list[Run]) -> None:
+    def _write(self, runs: list[Run], *, proven: bool = False) -> None:
         """Write entries to their queues. What a damaged header names must neither lead elsewhere nor fill the disk."""
         placed: list[Run] = []
         refused: list[Run] = []
         for run in runs:
             if run[0] not in self._foreign_topics:
                 (placed if self._can_be_placed(run) else refused).append(run)
-        for topic, queue_id, first, entries in refused + self._queues.write(placed):
+        for topic, queue_id, first, entries in refused + self._queues.write(placed, proven=proven):
             _log.error("no queue takes entry %d of queue %d of topic %r: its record is damaged", first, queue_id, topic)
             self.rejected += [(offset, offset + size) for offset, size, _ in ENTRY.iter_unpack(entries)]
         moved = self.moved
@@ -260,7 +260,7 @@ class Dispatcher:
             found = harvest.found
             runs = without_deleted(found.runs, self._deleted_topics.ends)
             rejected_count = len(self.rejected)
-            self._write(runs)
+            self._write(runs, proven=True)
             count += sum(len(run[3]) // ENTRY.size for run in runs)
             is_whole = is_whole and rejected_count == len(self.rejected)
             is_whole = is_whole and (self._index is None or self._index.has_keys(found.keys))
