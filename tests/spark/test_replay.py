@@ -16,7 +16,6 @@ import pytest
 
 from mqlake import CommitLogConfig, Message, MessageStore, QueueRange, StoreConfig, check
 from mqlake.errors import InvalidConfig, InvalidMessage, NotAStore
-from mqlake.inspect.repair import repair
 from mqlake.spark import archive, replay
 from mqlake.spark.jobs.replay_place import making
 from tests.helpers import bodies, open_small
@@ -157,10 +156,7 @@ def test_a_selection_keeps_its_queue_offsets_with_gaps_between(
         for row in numbered[:20]:
             [message] = opened.read("orders", queue_id=row["queue_id"], start=row["queue_offset"], limit=1)
             assert message.flag == row["flag"]
-    found_kinds = {finding.what for finding in check(to).findings}
-    assert found_kinds == {"queue-hole"}, "fillers explain the missing queue offsets, but RocketMQ needs other entries"
-    repair(to)
-    assert check(to).holds
+    assert not check(to).findings, "fillers explain the missing queue offsets, with entries that RocketMQ reads over"
 
 
 def test_a_replayed_store_does_not_deliver_messages_again(here: None, tmp_path: Path) -> None:
