@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mqlake import Message
 from mqlake.client import Admin, Consumer, Producer
+from mqlake.client.membership import Membership
+from mqlake.client.positions import GroupPositions
+from mqlake.client.remote_queue import RemoteQueue
+from mqlake.client.routes import TopicRoute
+from mqlake.errors import NotConnected
+from mqlake.kernel import Command
+from mqlake.remoting.bodies import ConsumerData, MessageQueue, QueueData, Subscription, object_map
+from mqlake.remoting.codes import RequestCode
 from tests.client.conftest import put, take, until
 from tests.clients.endpoints import Endpoint, start
 
@@ -166,6 +176,54 @@ def test_a_member_leaves_the_others_their_queues_while_they_look_for_a_restarted
     assert sorted([*(message.body.decode() for message in found), *two.messages], key=int) == [
         body.decode() for body in bodies
     ]
+
+
+class Brokers:
+    """A session whose one broker knows this member, and another one that has all queues."""
+
+    client_id = "me"
+    is_open = True
+
+    def __init__(self) -> None:
+        self.handlers: dict[int, object] = {}
+        self.routes = self
+        self.is_away = False
+
+    async def get(self, topic: str) -> TopicRoute:
+        return TopicRoute(topic, (QueueData("a", 2, 2, 6),), {"a": {0: "a:1"}})
+
+    async def connection(self, address: str) -> Brokers:
+        return self
+
+    async def beat(self, addresses: object) -> None: ...
+
+    async def call(self, address: str, code: RequestCode, fields: object, **more: object) -> Command:
+        if self.is_away:
+            raise NotConnected(address, "gone")
+        if code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            return Command(0, body=b'{"consumerIdList": ["me", "other"]}')
+        table = object_map((MessageQueue("T", "a", number).to_json(), {}) for number in (0, 1))
+        return Command(0, body=f'{{"mqTable": {table}}}'.encode())
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return asyncio.create_task(work)
+
+
+def test_a_claimed_queue_is_not_read_while_the_broker_cannot_say_who_has_it() -> None:
+    async def main() -> None:
+        async def read(each: RemoteQueue) -> None: ...
+
+        session: Any = Brokers()
+        data = ConsumerData("G", [Subscription("T")])
+        membership = Membership(session, data, GroupPositions(session, "G", "first"), ordered=False, read=read)
+        await membership.start()
+        assert len(membership.queues) == 1 and not membership.reading
+        session.is_away = True
+        membership.wake()
+        await asyncio.sleep(0.2)
+        assert len(membership.queues) == 1 and not membership.reading
+
+    asyncio.run(main())
 
 
 def queues_of(consumer: Consumer, topic: str) -> list[int]:

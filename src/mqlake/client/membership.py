@@ -172,6 +172,7 @@ class Membership:
             except (RemoteError, IndexError) as error:
                 _log.info("group %s keeps its queues of %s: %s", self._data.group, topic, error)
                 share.update(queue for queue in self.queues if queue.topic == topic)
+                others = self._others | others  # a queue that is claimed is still to be asked for
                 rest_s = NO_ROUTE_S
         others.pop(self._session.client_id, None)
         self._others = others
