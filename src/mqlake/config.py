@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -33,8 +35,13 @@ def _require(key: str, value: int, low: int, high: int) -> None:
 
 
 def require_seconds(name: str, value: object) -> None:
-    """Refuse what no clock reaches or can be compared with, NaN too: a wait for it would never end."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+    """Refuse what no clock can be compared with: NaN, for which a wait would never end, and what no float can hold."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or value != value
+        or math.inf > abs(value) > sys.float_info.max
+    ):
         raise InvalidConfig(name, value, "must be a number of seconds")
 
 

@@ -91,15 +91,16 @@ def test_a_delayed_message_is_answered_with_its_real_queue(wire: Wire) -> None:
     assert [message.body for message in wire.arrived("T", 3)] == [b"later"]
 
 
-def test_a_timed_message_can_be_recalled_by_its_handle(wire: Wire) -> None:
+@pytest.mark.parametrize("key", ["gone", "key of its producer"])
+def test_a_timed_message_can_be_recalled_by_its_handle(wire: Wire, key: str) -> None:
     due_ms = time.time_ns() // 1_000_000 + 3_000
-    for name in ("gone", "kept"):
+    for name in (key, "kept"):
         answer = wire.put("T", name.encode(), TIMER_DELIVER_MS=str(due_ms), UNIQ_KEY=name)
-        if name == "gone":
+        if name == key:
             handle = answer.fields["recallHandle"]
     assert base64.urlsafe_b64decode(handle).decode().split(" ")[1:3] == ["T", "broker-a"]
     recalled = wire.call(370, {"topic": "T", "recallHandle": handle, "producerGroup": "P"})
-    assert (recalled.code, recalled.fields["msgId"]) == (0, "gone")
+    assert (recalled.code, recalled.fields["msgId"]) == (0, key)
     assert [message.body for message in wire.arrived("T")] == [b"kept"]
 
 

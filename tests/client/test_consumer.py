@@ -322,7 +322,7 @@ def moved(result: PullResult, remark: str) -> list[Lost]:
 
     async def main() -> list[Lost]:
         session = Session("127.0.0.1:1")
-        puller = Puller(session, "G", {}, GroupPositions(session, "G", "first"), lambda: None)
+        puller = Puller(session, "G", {}, GroupPositions(session, "G", "first"), lambda: None, lambda: None)
         queue = RemoteQueue(MessageQueue("T", "broker-a", 0), 0.0)
         queue.move(50)
         puller._moved(queue, result, remark)

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mqlake import Message
 from mqlake.client import Admin, Consumer, Producer
+from mqlake.client.membership import Membership
+from mqlake.client.positions import GroupPositions
+from mqlake.client.remote_queue import RemoteQueue
+from mqlake.client.routes import TopicRoute
+from mqlake.errors import NotConnected
+from mqlake.kernel import Command
+from mqlake.remoting.bodies import ConsumerData, MessageQueue, QueueData, Subscription, object_map
+from mqlake.remoting.codes import RequestCode
 from tests.client.conftest import put, take, until
 from tests.clients.endpoints import Endpoint, start
 
@@ -130,6 +142,107 @@ def test_a_member_waits_for_what_the_last_owner_is_processing(
             producer.send_many(Message(topic, b"x", queue_id=number % 4) for number in range(40))
             found = [message for each in (one, two) for message in take(each, 20)]
     assert len(first) == 40 and len(found) == 40
+
+
+def test_a_member_leaves_the_others_their_queues_while_they_look_for_a_restarted_broker(
+    tmp_path: Path, group: str
+) -> None:
+    """The second is stopped, so the first is alone with the broker for a while."""
+    endpoint: Endpoint = start("mqlake", tmp_path / "store")
+    at, name = endpoint.name_server, "shared"
+    with Admin(at) as admin:
+        admin.create_topic(name, 4)
+    two = Member(at, group, name, 0.0)
+    try:
+        until(lambda: two.is_ready)
+        with Consumer(at, group, name) as one, Producer(at, timeout_s=60.0) as producer:
+            until(lambda: (one.poll(0.02), queues_of(one, name) in ([0, 1], [2, 3]))[1])
+            mine = queues_of(one, name)
+            two.process.send_signal(signal.SIGSTOP)
+            endpoint.kill()
+            endpoint = start("mqlake", tmp_path / "store", endpoint.ports)
+            bodies = [f"{number}".encode() for number in range(40)]
+            for number, body in enumerate(bodies):
+                producer.send(Message(name, body, queue_id=number % 4))
+            found = take(one, 20)
+            assert one.poll(1.0) == [], "the rest is the second's"
+            assert {message.queue_id for message in found} == set(mine) == set(queues_of(one, name))
+            two.process.send_signal(signal.SIGCONT)
+            until(lambda: len(two.messages) >= 20)
+            assert one.poll(1.0) == []
+    finally:
+        two.kill()
+        endpoint.stop()
+    assert sorted([*(message.body.decode() for message in found), *two.messages], key=int) == [
+        body.decode() for body in bodies
+    ]
+
+
+class Brokers:
+    """A session whose one broker knows this member, and another one that has all queues."""
+
+    client_id = "me"
+    is_open = True
+
+    def __init__(self) -> None:
+        self.handlers: dict[int, object] = {}
+        self.routes = self
+        self.is_away = False
+
+    async def get(self, topic: str) -> TopicRoute:
+        return TopicRoute(topic, (QueueData("a", 2, 2, 6),), {"a": {0: "a:1"}})
+
+    async def connection(self, address: str) -> Brokers:
+        return self
+
+    async def beat(self, addresses: object) -> None: ...
+
+    async def call(self, address: str, code: RequestCode, fields: object, **more: object) -> Command:
+        if self.is_away:
+            raise NotConnected(address, "gone")
+        if code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            return Command(0, body=b'{"consumerIdList": ["me", "other"]}')
+        table = object_map((MessageQueue("T", "a", number).to_json(), {}) for number in (0, 1))
+        return Command(0, body=f'{{"mqTable": {table}}}'.encode())
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return asyncio.create_task(work)
+
+
+def test_a_claimed_queue_is_not_read_while_the_broker_cannot_say_who_has_it() -> None:
+    async def main() -> None:
+        async def read(each: RemoteQueue) -> None: ...
+
+        session: Any = Brokers()
+        data = ConsumerData("G", [Subscription("T")])
+        membership = Membership(session, data, GroupPositions(session, "G", "first"), ordered=False, read=read)
+        await membership.start()
+        assert len(membership.queues) == 1 and not membership.reading
+        session.is_away = True
+        membership.wake()
+        await asyncio.sleep(0.2)
+        assert len(membership.queues) == 1 and not membership.reading
+
+    asyncio.run(main())
+
+
+def queues_of(consumer: Consumer, topic: str) -> list[int]:
+    return [queue.queue_id for queue in consumer.queues if queue.topic == topic]
+
+
+def test_a_queue_that_a_topic_no_longer_has_is_left_as_soon_as_the_broker_says_so(
+    at: str, endpoint: Endpoint, group: str, topic: str
+) -> None:
+    """The route that the consumer knows is still young."""
+    if endpoint.kind != "mqlake":
+        pytest.skip("RocketMQ 4 refuses with a code that says nothing")
+    with Consumer(at, group, topic) as consumer, Admin(at) as admin:
+        until(lambda: queues_of(consumer, topic) == [0, 1, 2, 3])
+        admin.delete_topic(topic)
+        admin.create_topic(topic, 2)
+        begun = time.monotonic()
+        until(lambda: queues_of(consumer, topic) == [0, 1])
+        assert time.monotonic() - begun < 10.0
 
 
 def test_a_broker_that_is_killed_and_comes_back_is_survived(tmp_path: Path, group: str) -> None:

@@ -199,7 +199,8 @@ def test_a_request_gets_the_reply_of_its_consumer(at: str, topic: str, group: st
 
     server = threading.Thread(target=lambda: asyncio.run(serve()))
     server.start()
-    replies = [producer.request(Message(topic, body), timeout_s=60.0) for body in (b"one", b"two", b"last")]
+    limits = {b"one": 60.0, b"two": 60, b"last": math.inf}
+    replies = [producer.request(Message(topic, body), timeout_s=limit_s) for body, limit_s in limits.items()]
     server.join()
     assert [reply.body for reply in replies] == [b"ONE", b"TWO", b"LAST"]
 
@@ -223,6 +224,9 @@ def test_a_message_that_cannot_be_stored_is_refused_at_once(topic: str, producer
         producer.send(Message(topic, b"x", queue_id=9))
 
 
+NO_BODIES: list[Any] = [5, [1, 2], "text", None, 1.5]
+
+
 @pytest.mark.parametrize(
     ("message", "options"),
     [
@@ -230,13 +234,15 @@ def test_a_message_that_cannot_be_stored_is_refused_at_once(topic: str, producer
         (Message("T\ud800", b"x"), {}),
         (Message("T", b"x"), {"timeout_s": "x"}),
         (Message("T", b"x"), {"timeout_s": math.nan}),
+        (Message("T", b"x"), {"timeout_s": 10**400}),
+        *((Message("T", body), {}) for body in NO_BODIES),
         (Message("T", b"x"), {"ordered_by": 5}),
     ],
 )
 def test_what_cannot_be_sent_is_a_store_error(producer: Producer, message: Message, options: dict[str, Any]) -> None:
-    with pytest.raises(StoreError, match=r"surrogates|timeout_s|ordered_by"):
+    with pytest.raises(StoreError, match=r"surrogates|timeout_s|ordered_by|bytes-like"):
         producer.send(message, **options)
-    with pytest.raises(StoreError, match=r"surrogates|timeout_s|ordered_by"):
+    with pytest.raises(StoreError, match=r"surrogates|timeout_s|ordered_by|bytes-like"):
         producer.send_many([message, message], **options)
 
 

@@ -175,9 +175,11 @@ class Replies:
         return response(command, fields={"MSG_REGION": self._common["MSG_REGION"], "msgId": key})
 
     def _handle(self, header: RecallHeader) -> tuple[str, int, str]:
-        """Return topic, due time and key of a handle; ILLEGAL_OPERATION if it is not one of this broker's."""
+        """Return topic, due time and key of a handle; ILLEGAL_OPERATION if it is not one of this broker's.
+
+        Only the key, which a producer may choose, can hold spaces."""
         try:
-            version, topic, name, due, key = base64.urlsafe_b64decode(header.recall_handle).decode().split(" ")
+            version, topic, name, due, key = base64.urlsafe_b64decode(header.recall_handle).decode().split(" ", 4)
             due_ms = int(due)
         except (binascii.Error, ValueError):
             raise Refusal(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid") from None

@@ -96,7 +96,7 @@ class AsyncConsumer:
         self._positions: Positions = (
             GroupPositions(session, group, start) if self._is_shared else OwnPositions(session, group, start, progress)
         )
-        self._puller = Puller(session, group, self._subscriptions, self._positions, self._notify)
+        self._puller = Puller(session, group, self._subscriptions, self._positions, self._notify, self._rebalance)
         self._membership = Membership(session, self._data, self._positions, ordered=ordered, read=self._puller.read)
         self._arrived = asyncio.Event()
         self._turn = 0
@@ -108,6 +108,9 @@ class AsyncConsumer:
 
     def _notify(self) -> None:
         self._arrived.set()
+
+    def _rebalance(self) -> None:
+        self._membership.wake()
 
     async def start(self) -> Self:
         """Join the group. Entering the `async with` block, or the first poll, does it too.

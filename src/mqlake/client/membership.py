@@ -9,7 +9,7 @@ what it handed out is committed and the broker knows it. So while nothing fails,
 
 All of CLAIMED, READING and LEAVING count as having it. Two members may claim one queue for a moment, because one of
 them has an old list; each looks at the list again before every question, so one of them gives up its claim. A member
-that does not answer is waited for `HANDOVER_S`, no longer.
+that does not answer is waited for `HANDOVER_S`, no longer. After a broker's restart, `roster.py` says who is a member.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from mqlake.client.allocation import allocate
 from mqlake.client.connection import Connection
 from mqlake.client.positions import Positions, address_of
 from mqlake.client.remote_queue import RemoteQueue, Stage
+from mqlake.client.roster import Roster
 from mqlake.client.session import Session
 from mqlake.errors import BadRequest, NoRoute, NotConnected, RemoteError, RequestRefused
 from mqlake.kernel import Command
@@ -37,7 +38,7 @@ from mqlake.remoting.headers import GroupHeader
 BALANCE_S: Final = 20.0
 """The share is computed again after so long without a notice."""
 NO_ROUTE_S: Final = 1.0
-"""... and after so long while a topic does not exist yet, or a broker does not answer."""
+"""... and after so long while a topic does not exist yet, a broker does not answer, or members are awaited."""
 CLAIM_S: Final = 0.1
 """... and after so long while another member has a queue of the share."""
 TELL_S: Final = 5.0
@@ -71,6 +72,7 @@ class Membership:
         self.queues: dict[MessageQueue, RemoteQueue] = {}
         self._others: dict[str, str] = {}
         """The other members by client id, each with the address of a broker that knows it."""
+        self._rosters = {topic: Roster() for topic in self._topics}
         self._wanted = asyncio.Event()
         self._deciding = asyncio.Lock()
         self._started_ms = time.time_ns() // 1_000_000
@@ -158,7 +160,9 @@ class Membership:
                 route = await self._session.routes.get(topic)
                 if self._is_shared:
                     address = route.addresses[0]
-                    members = await self._members(address)
+                    members = await self._members(topic, address)
+                    if self._rosters[topic].awaited:
+                        rest_s = NO_ROUTE_S
                     others |= dict.fromkeys(members, address)
                     share.update(allocate(route.readable, members, self._session.client_id))
                 else:
@@ -168,13 +172,15 @@ class Membership:
             except (RemoteError, IndexError) as error:
                 _log.info("group %s keeps its queues of %s: %s", self._data.group, topic, error)
                 share.update(queue for queue in self.queues if queue.topic == topic)
+                others = self._others | others  # a queue that is claimed is still to be asked for
                 rest_s = NO_ROUTE_S
         others.pop(self._session.client_id, None)
         self._others = others
         return share, rest_s
 
-    async def _members(self, address: str) -> list[str]:
-        """Return the group's members as a broker knows them, this one among them."""
+    async def _members(self, topic: str, address: str) -> set[str]:
+        """Return the group's members as a broker of the topic knows them, this one and those awaited among them."""
+        connection = await self._session.connection(address)
         fields = GroupHeader(self._data.group).write()
         answer = await self._session.call(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields)
         found: Any = read_json(answer.body)
@@ -182,7 +188,9 @@ class Membership:
         if self._session.client_id not in members:
             await self._session.beat([address])
             raise NotConnected(address, "the broker does not know this consumer yet")
-        return members
+        if not connection.is_open:
+            raise NotConnected(address, "the list of members may have come over another connection")
+        return self._rosters[topic].update(connection, members, asyncio.get_running_loop().time())
 
     # ---- claiming
 
@@ -208,9 +216,10 @@ class Membership:
         return len(free) < len(waiting)
 
     async def _held_by_others(self) -> tuple[set[MessageQueue], bool]:
-        """Return the queues that other members have, and whether all of them answered."""
+        """Return the queues that other members have, and whether all of them answered; those awaited cannot."""
         answers = await asyncio.gather(*(self._held_by(*each) for each in self._others.items()))
-        return {queue for found in answers if found for queue in found}, None not in answers
+        is_sure = None not in answers and not any(each.awaited for each in self._rosters.values())
+        return {queue for found in answers if found for queue in found}, is_sure
 
     async def _held_by(self, member: str, address: str) -> set[MessageQueue] | None:
         """Return the queues that a member has; None if it does not answer. One that cannot tell has none."""

@@ -16,7 +16,7 @@ from typing import Final, Self
 from mqlake.client.requests import Replies
 from mqlake.client.routes import TopicRoute
 from mqlake.client.security import Credentials
-from mqlake.client.sending import STORED, SendReceipt, header_of, prepared, receipts_of
+from mqlake.client.sending import STORED, SendReceipt, body_of, header_of, prepared, receipts_of
 from mqlake.client.session import Asked, Session
 from mqlake.client.transactions import AsyncTransaction, Check, Decisions
 from mqlake.config import require_seconds
@@ -286,7 +286,7 @@ def _with(message: Message, more: dict[str, str]) -> Message:
 def prepared_for_batch(message: Message) -> Message:
     """Return a copy for a batch, whose bodies are not compressed: the flag would hold for all of them."""
     out = prepared(message)
-    out.body, out.sys_flag = bytes(message.body), message.sys_flag
+    out.body, out.sys_flag = body_of(message), message.sys_flag
     return out
 
 

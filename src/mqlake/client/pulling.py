@@ -61,13 +61,16 @@ class Puller:
         subscriptions: dict[str, tuple[Subscription, Filter]],
         positions: Positions,
         arrived: Callable[[], None],
+        misled: Callable[[], None],
     ) -> None:
-        """`arrived` is called when there is something for the consumer: messages, or `failure`."""
+        """`arrived` is called when there is something for the consumer: messages, or `failure`; `misled` when a broker
+        does not have a queue, although the topic's route names it."""
         self._session = session
         self._group = group
         self._subscriptions = subscriptions
         self._positions = positions
         self._arrived = arrived
+        self._misled = misled
         self.failure: RemoteError | None = None
         self.lost: list[Lost] = []
 
@@ -94,6 +97,9 @@ class Puller:
         if isinstance(error, NotConnected):
             self._session.routes.expire(each.queue.topic)
         if isinstance(error, RequestRefused):
+            if error.code == ResponseCode.INVALID_PARAMETER:
+                self._session.routes.expire(each.queue.topic)
+                self._misled()
             if error.code in UNKNOWN_HERE:
                 await self._session.beat([error.address])
             if error.code in FINAL or is_denied(error):

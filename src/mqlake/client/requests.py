@@ -22,6 +22,7 @@ from mqlake.remoting.headers import ReplyHeader
 
 CORRELATION, REPLY_TO, TTL, KIND, CLUSTER = "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "MSG_TYPE", "CLUSTER"
 REPLY = "reply"
+FOREVER_S = 1e9
 
 
 class Replies:
@@ -40,7 +41,8 @@ class Replies:
         number = str(uuid.uuid4())
         future: asyncio.Future[StoredMessage] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
-        more = {CORRELATION: number, REPLY_TO: self._session.client_id, TTL: str(int(timeout_s * 1000))}
+        ttl_ms = int(max(0.0, min(timeout_s, FOREVER_S)) * 1000)
+        more = {CORRELATION: number, REPLY_TO: self._session.client_id, TTL: str(ttl_ms)}
         try:
             async with asyncio.timeout(timeout_s):
                 route = await self._session.routes.get(topic, for_send=True, limit_s=timeout_s)

@@ -68,7 +68,7 @@ def prepared(message: Message, more: dict[str, str] | None = None) -> Message:
     _require_text("topic", message.topic)
     properties = {**message.properties, **(more or {})}
     properties.setdefault(UNIQUE_KEY, new_key())
-    body, sys_flag = bytes(message.body), message.sys_flag
+    body, sys_flag = body_of(message), message.sys_flag
     if len(body) > MAX_BODY:
         raise InvalidMessage("body", f"{len(body)} bytes", f"at most {MAX_BODY}")
     if len(body) >= COMPRESS_FROM and not sys_flag & COMPRESSED:
@@ -86,6 +86,14 @@ def prepared(message: Message, more: dict[str, str] | None = None) -> Message:
         born_timestamp=message.born_timestamp,
         reconsume_times=message.reconsume_times,
     )
+
+
+def body_of(message: Message) -> bytes:
+    """Return the body; InvalidMessage if it is not bytes-like: `bytes` would make zeros of a number."""
+    try:
+        return bytes(memoryview(message.body))
+    except (TypeError, BufferError):
+        raise InvalidMessage("body", repr(type(message.body)), "bytes or another bytes-like object") from None
 
 
 def _check(properties: dict[str, str]) -> None:

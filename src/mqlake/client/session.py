@@ -98,13 +98,17 @@ class Session:
         accept: Collection[int] = SUCCESS,
     ) -> Command:
         """Return a broker's response; RequestRefused if its code is none of `accept`."""
-        self._brokers.add(address)
-        connection = await self._connections.get(address)
+        connection = await self.connection(address)
         answer = await connection.call(request(code, fields, body), timeout_s)
         self._versions[address] = answer.version
         if answer.code not in accept:
             raise refusal(address, code, answer)
         return answer
+
+    async def connection(self, address: str) -> Connection:
+        """Return the connection to a broker; open it if there is none."""
+        self._brokers.add(address)
+        return await self._connections.get(address)
 
     def is_old(self, address: str) -> bool:
         """Return whether a broker that has answered is RocketMQ 4."""
@@ -112,8 +116,7 @@ class Session:
 
     async def send_oneway(self, address: str, code: RequestCode, fields: dict[str, str], body: bytes = b"") -> None:
         """Send a broker a request that gets no response."""
-        self._brokers.add(address)
-        connection = await self._connections.get(address)
+        connection = await self.connection(address)
         await connection.send(oneway(code, fields, body), CALL_S)
 
     async def ask_name_server(
