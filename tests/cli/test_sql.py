@@ -250,6 +250,12 @@ def test_statements_without_rows_print_nothing(shop: Path) -> None:
     assert printed(shop, "set threads = 1", "create table t as select 1", "insert into t values (2)", "begin") == []
 
 
+def test_a_transaction_can_be_ended_after_an_error_in_it(shop: Path) -> None:
+    typed = "begin; select 'x'::int; rollback; select count(*) n from messages;"
+    told = CliRunner().invoke(root, ["sql", str(shop), "--format", "json"], input=typed, catch_exceptions=False)
+    assert told.stdout == '{"n": 3}\n'
+
+
 def test_the_plan_of_a_pivot_is_printed_as_any_plan(shop: Path) -> None:
     (row,) = printed(shop, "explain pivot messages on queue_id using count(*)")
     assert list(row) == ["plan"]

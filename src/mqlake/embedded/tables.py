@@ -69,12 +69,15 @@ class EmbeddedTables:
         """Return the result of a query, which is read as it is fetched; None for a statement without one."""
         self._raised = None
         try:
-            self._register_others(text)
-            self._database.register("messages", pa.Table.from_batches([], SCHEMA))
             statements = self._database.extract_statements(text)
             if len(statements) != 1:
                 raise QueryFailed(f"{len(statements)} statements; expected one")
             kind, results = statements[0].type, statements[0].expected_result_type
+            if kind == duckdb.StatementType.TRANSACTION:  # after an error in one, only its end is possible
+                self._database.execute(text)
+                return None
+            self._register_others(text)
+            self._database.register("messages", pa.Table.from_batches([], SCHEMA))
             if kind == duckdb.StatementType.EXPLAIN or re.match(r"\s*explain\b", text, re.IGNORECASE):
                 return self._explained(text)
             has_rows = duckdb.ExpectedResultType.QUERY_RESULT in results
@@ -83,10 +86,9 @@ class EmbeddedTables:
             if not has_rows:
                 self._database.execute(text)
                 return None
-            found: duckdb.DuckDBPyRelation | None = self._database.sql(text)  # None for CREATE in DuckDB 1
-            if found is None or (duckdb.ExpectedResultType.CHANGED_ROWS in results and found.columns == ["Count"]):
-                return None
-            return found
+            found = self._database.sql(text)
+            is_count = duckdb.ExpectedResultType.CHANGED_ROWS in results and found.columns == ["Count"]
+            return None if is_count else found
         except duckdb.Error as error:
             raise self._raised or failure(str(error)) from None
 
