@@ -297,6 +297,11 @@ def test_a_value_that_python_or_arrow_lacks_is_a_text(shop: Path, value: str, sh
     assert printed(shop, f"select {value} as v") == [{"v": shown}]
 
 
+def test_json_has_every_column_also_of_the_same_name(shop: Path) -> None:
+    row = {"a": 1, "a_2": 2, "a_1": 3, "a_3": 4}
+    assert printed(shop, "select 1 a, 2 a, 3 a_1, 4 a") == [row]
+
+
 def test_a_query_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     with open_small(tmp_path / "store") as store:
         store.put_many([Message("orders", b"1"), Message("orders", b"2")])
