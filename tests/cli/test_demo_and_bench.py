@@ -63,11 +63,16 @@ def test_bench_store_shows_a_table_with_the_machine(cli: Cli) -> None:
     assert "messages/s" in shown
 
 
-def test_an_interrupted_bench_ends_quietly_and_leaves_nothing_behind(cli: Cli) -> None:
+@pytest.mark.parametrize("pauses_s", [(), (0.0, 0.02, 0.05, 0.1)])
+def test_an_interrupted_bench_ends_quietly_and_leaves_nothing_behind(cli: Cli, pauses_s: tuple[float, ...]) -> None:
+    """Also if people press Ctrl-C more than once."""
     process = cli.process("bench", "store", "--seconds", 30, "--threads", 2, "--dir", cli.folder)
     assert eventually(lambda: any(cli.folder.glob("mqlake-bench-*/store/consumequeue/bench")))
     time.sleep(0.5)  # it has warmed up, and the threads put
     process.send_signal(signal.SIGINT)
+    for pause_s in pauses_s:
+        time.sleep(pause_s)
+        process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=20)
     assert (process.returncode, errors) == (130, "")
     assert [path.name for path in cli.folder.iterdir()] == ["broker.conf"]

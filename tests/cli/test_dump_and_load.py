@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from typing import Any
 
 import pytest
@@ -206,6 +207,24 @@ def test_a_link_given_as_output_file_is_followed(orders: Cli) -> None:
         orders.ok("dump", orders.store, "--out", link)
     assert link.is_symlink()
     assert (orders.folder / "target").read_text() == orders.ok("dump", orders.store)
+
+
+def test_a_link_to_itself_is_no_output_file_and_stays(orders: Cli) -> None:
+    link, other = orders.folder / "link", orders.folder / "other"
+    link.symlink_to(other)
+    other.symlink_to(link)
+    result = orders.run("dump", orders.store, "--out", link)
+    assert result.exit_code == 2 and "a link that leads back to itself" in result.stderr
+    assert link.is_symlink() and other.is_symlink()
+
+
+def test_the_size_of_what_a_pipe_got_is_not_told(orders: Cli) -> None:
+    pipe = orders.folder / "pipe"
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=pipe.read_bytes)
+    reader.start()
+    assert orders.ok("report", orders.store, "--out", pipe) == f"{pipe}\n"
+    reader.join()
 
 
 def test_a_pipe_given_as_output_file_is_written_and_stays(orders: Cli) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from mqlake.cli.answers import plain
 from mqlake.cli.main import mqlake as root
 from mqlake.cli.spark import failure
 from mqlake.cli.sql import cut, split_arguments, statements
+from mqlake.embedded.tables import EmbeddedTables
 from tests.helpers import open_small
 
 ANALYSIS = """[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `topc` is not there. SQLSTATE: 42703; line 2 pos 7;
@@ -80,8 +82,30 @@ def test_the_last_argument_is_the_query_if_it_has_words(tmp_path: Path) -> None:
         (";;", [], ""),
     ],
 )
-def test_a_statement_ends_at_a_semicolon_outside_quotes_and_comments(text: str, whole: list[str], rest: str) -> None:
+def test_a_statement_of_spark_ends_at_a_semicolon_outside_quotes_and_comments(
+    text: str, whole: list[str], rest: str
+) -> None:
     assert cut(text) == (whole, rest)
+
+
+@pytest.mark.parametrize(
+    ("text", "whole", "rest"),
+    [
+        ("select 1; select 2", ["select 1"], "select 2"),
+        (r"select 'a\' as x; select 'é;'; select 2", [r"select 'a\' as x", "select 'é;'"], "select 2"),
+        (r"select E'it\'s;', 'it''s;', \";\";", [r"select E'it\'s;', 'it''s;', \";\""], ""),
+        ("select $$a;b$$, $t$a;$$b$t$; select 2", ["select $$a;b$$, $t$a;$$b$t$"], "select 2"),
+        ("select 1 -- no; not here\n;", ["select 1 -- no; not here"], ""),
+        ("select 1 /* no; /* not\n; */ here; */ + 1;", ["select 1 /* no; /* not\n; */ here; */ + 1"], ""),
+        ("select 1 /* open; ", [], "select 1 /* open;"),
+        ("select 'open; ", [], "select 'open;"),
+        ("select $$open; ", [], "select $$open;"),
+        (";;", [], ""),
+    ],
+)
+def test_a_statement_of_duckdb_ends_where_duckdb_ends_it(text: str, whole: list[str], rest: str) -> None:
+    with contextlib.closing(EmbeddedTables([])) as tables:
+        assert tables.cut(text) == (whole, rest)
 
 
 def typed(*lines: str | type[BaseException] | None) -> Callable[[str], str | None]:
@@ -98,8 +122,8 @@ def typed(*lines: str | type[BaseException] | None) -> Callable[[str], str | Non
 
 def test_lines_are_collected_until_a_semicolon_and_dropped_by_an_interrupt() -> None:
     lines = typed("select", " 1;", "drop me", KeyboardInterrupt, ".help", "select 2; select 3;", "select 4")
-    assert list(statements(lines)) == ["select\n 1", ".help", "select 2", "select 3", "select 4"]
-    assert list(statements(typed(".quit", "select 1;"))) == []
+    assert list(statements(lines, cut)) == ["select\n 1", ".help", "select 2", "select 3", "select 4"]
+    assert list(statements(typed(".quit", "select 1;"), cut)) == []
 
 
 def test_values_are_converted_to_json_types() -> None:
@@ -186,6 +210,11 @@ def printed(shop: Path, *statements: str) -> list[dict[str, object]]:
             [{"queue_id": 1}],
         ),
         (
+            ["set variable n = (select count(*) from messages)", "use memory", "select getvariable('n') n"],
+            [{"n": 3}],
+        ),
+        (["create table t as select topic from messages", "truncate t", "select count(*) n from t"], [{"n": 0}]),
+        (
             [
                 "create table t as select topic from messages",
                 "insert into t values ('x') returning *",
@@ -201,8 +230,30 @@ def test_every_statement_that_has_rows_prints_them(
     assert printed(shop, *statements) == rows
 
 
+@pytest.mark.parametrize(
+    ("steps", "rows"),
+    [
+        ("select 0 a union all select a + 1 from r, messages where a < 2", [[0, 1], [1, 3], [2, 9]]),
+        (
+            "select queue_id a from messages where topic = 'its' "
+            "union all select a + (select count(*) from messages) from r where a < 6",
+            [[1, 1], [4, 1], [7, 1]],
+        ),
+    ],
+)
+def test_each_step_of_a_recursive_query_reads_all_messages(shop: Path, steps: str, rows: list[object]) -> None:
+    query = f"with recursive r as ({steps}) select a, count(*) n from r group by a order by a"
+    assert [[row["a"], row["n"]] for row in printed(shop, query)] == rows
+
+
 def test_statements_without_rows_print_nothing(shop: Path) -> None:
     assert printed(shop, "set threads = 1", "create table t as select 1", "insert into t values (2)", "begin") == []
+
+
+def test_a_transaction_can_be_ended_after_an_error_in_it(shop: Path) -> None:
+    typed = "begin; select 'x'::int; rollback; select count(*) n from messages;"
+    told = CliRunner().invoke(root, ["sql", str(shop), "--format", "json"], input=typed, catch_exceptions=False)
+    assert told.stdout == '{"n": 3}\n'
 
 
 def test_the_plan_of_a_pivot_is_printed_as_any_plan(shop: Path) -> None:
@@ -218,6 +269,8 @@ def test_the_plan_of_a_pivot_is_printed_as_any_plan(shop: Path) -> None:
         ("'20000-01-01'::timestamp", "+20000-01-01T00:00:00"),
         ("'infinity'::date", "infinity"),
         ("'0044-03-15 (BC)'::date", "0044-03-15 (BC)"),
+        ("'12345-01-01 (BC)'::date", "12345-01-01 (BC)"),
+        ("'12345-01-01 (BC) 01:02:03'::timestamp", "12345-01-01 (BC) 01:02:03"),
         ("['-infinity'::date, null]", ["-infinity", None]),
         ("['-infinity'::date]::date[1]", ["-infinity"]),
         ("""{'a "b': ['20000-01-01'::date], 'c': 1}""", {'a "b': ["+20000-01-01"], "c": 1}),
@@ -242,6 +295,11 @@ def test_the_plan_of_a_pivot_is_printed_as_any_plan(shop: Path) -> None:
 )
 def test_a_value_that_python_or_arrow_lacks_is_a_text(shop: Path, value: str, shown: object) -> None:
     assert printed(shop, f"select {value} as v") == [{"v": shown}]
+
+
+def test_json_has_every_column_also_of_the_same_name(shop: Path) -> None:
+    row = {"a": 1, "a_2": 2, "a_1": 3, "a_3": 4}
+    assert printed(shop, "select 1 a, 2 a, 3 a_1, 4 a") == [row]
 
 
 def test_a_query_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:

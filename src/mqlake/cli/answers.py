@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import csv
 import datetime
+import itertools
 import json
 import math
 import re
@@ -97,10 +98,21 @@ def print_json(names: list[str], answer: DataFrame) -> int:
 
 
 def write_json(names: list[str], rows: Iterator[Any]) -> int:
+    own = _own_names(names)
+
     def write(row: Iterable[Any]) -> None:
-        show.print_json(dict(zip(names, map(plain, row), strict=True)))
+        show.print_json(dict(zip(own, map(plain, row), strict=True)))
 
     return _counted(rows, write)
+
+
+def _own_names(names: list[str]) -> list[str]:
+    """Return a name of its own for each column: `a`, `a_1`. An object of JSON has no two values of one name."""
+    found: list[str] = []
+    for name in names:
+        others = (f"{name}_{number}" for number in itertools.count(1))
+        found.append(name if name not in found else next(other for other in others if other not in {*found, *names}))
+    return found
 
 
 def _counted(rows: Iterator[Any], write: Callable[[Any], object]) -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import platform
+import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 import click
@@ -64,7 +67,7 @@ def bench_store(directory: Path, seconds: float, body_bytes: int, threads: int, 
     """
     from mqlake.cli.bench_store import StoreBench
 
-    with tempfile.TemporaryDirectory(prefix="mqlake-bench-", dir=directory) as folder:
+    with one_interrupt(), tempfile.TemporaryDirectory(prefix="mqlake-bench-", dir=directory) as folder:
         results = StoreBench(Path(folder) / "store", seconds, body_bytes, threads, sync=sync).run()
     if as_json:
         for result in results:
@@ -77,6 +80,22 @@ def bench_store(directory: Path, seconds: float, body_bytes: int, threads: int, 
     for result in results:
         made.add_row(*result.as_row())
     show.console().print(made)
+
+
+@contextmanager
+def one_interrupt() -> Iterator[None]:
+    """Let the first Ctrl-C end the block, and later ones do nothing: it closes and removes what it made.
+
+    They do nothing until the process ends, which it is about to do.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, end)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @bench.command("disk")

@@ -66,6 +66,9 @@ class EmbeddedAnswers:
     def names(self) -> tuple[str, ...]:
         return self._tables.names
 
+    def cut(self, text: str) -> tuple[list[str], str]:
+        return self._tables.cut(text)
+
     def answer(self, text: str) -> int:
         """Print the rows of a query; return how many there were."""
         from mqlake.embedded.values import shape_of, shaped

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from mqlake.cli import show
+
 
 @contextmanager
 def whole_file(out: Path) -> Iterator[Path]:
@@ -20,6 +22,8 @@ def whole_file(out: Path) -> Iterator[Path]:
         yield out
         return
     out = Path(os.path.realpath(out))
+    if out.is_symlink():
+        raise click.BadParameter(f"{str(out)!r} is a link that leads back to itself")
     if not out.parent.is_dir():
         raise click.BadParameter(f"there is no folder {str(out.parent)!r} for the file {out.name}; make it first")
     partial = out.with_name(f"{out.name}.partial")
@@ -28,3 +32,8 @@ def whole_file(out: Path) -> Iterator[Path]:
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def written(out: Path) -> str:
+    """Return the name of an output file, with its size. A device or a pipe does not know how much went through it."""
+    return f"{show.size(out.stat().st_size)}: {out}" if out.is_file() else str(out)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mqlake.cli import show
-from mqlake.cli.output_file import whole_file
+from mqlake.cli.output_file import whole_file, written
 from mqlake.cli.spark import session_if_needed, spark_command
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def report(stores: tuple[str, ...], lake: str | None, master: str | None, out: P
         raise click.UsageError("name a store, or a lake with --lake")
     with show.progress("counting", None), session_if_needed(master, stores, lake) as spark:
         write_report(spark, stores, lake, out, title)
-    click.echo(f"{show.size(out.stat().st_size)}: {out}")
+    click.echo(written(out))
 
 
 def write_report(

@@ -13,7 +13,7 @@ import click
 from mqlake import MessageStore
 from mqlake.cli import show
 from mqlake.cli.options import json_option, open_reader, store_command
-from mqlake.cli.output_file import whole_file
+from mqlake.cli.output_file import whole_file, written
 
 if TYPE_CHECKING:
     import pyarrow
@@ -139,7 +139,7 @@ def _write(rows: Rows, out: Path) -> None:
         if writer is None:
             writer = _open_writer(path, out.suffix, _empty_schema(rows.columns))
         writer.close()
-    click.echo(f"{show.counted(row_count, 'row')}, {show.size(out.stat().st_size)}: {out}", err=True)
+    click.echo(f"{show.counted(row_count, 'row')}, {written(out)}", err=True)
 
 
 def _open_writer(path: Path, suffix: str, schema: pyarrow.Schema) -> Any:

@@ -91,6 +91,9 @@ class Answers(Protocol):
     @property
     def names(self) -> tuple[str, ...]: ...
 
+    def cut(self, text: str) -> tuple[list[str], str]:
+        """Split at each ; that ends a statement; return the statements, and the rest after the last one."""
+
     def answer(self, text: str) -> int:
         """Print the rows of a query; return how many there were."""
 
@@ -108,6 +111,9 @@ class SparkAnswers:
     @property
     def names(self) -> tuple[str, ...]:
         return self._tables.names
+
+    def cut(self, text: str) -> tuple[list[str], str]:
+        return cut(text)
 
     def answer(self, text: str) -> int:
         with plain_errors():
@@ -132,7 +138,7 @@ class Shell:
         if sys.stdin.isatty():
             click.echo(f"Tables: {', '.join(self._tables.names)}. End a query with ; and see .help")
         with history():
-            for text in statements(read_line):
+            for text in statements(read_line, self._tables.cut):
                 try:
                     self.do(text)
                 except StoreError as error:
@@ -174,7 +180,7 @@ def read_line(prompt: str) -> str | None:
         return None
 
 
-def statements(read: Callable[[str], str | None]) -> Iterator[str]:
+def statements(read: Callable[[str], str | None], cut: Callable[[str], tuple[list[str], str]]) -> Iterator[str]:
     """Yield queries without their ;, and shell commands, until .quit or the end of the input."""
     pending = ""
     while True:
@@ -199,7 +205,7 @@ def statements(read: Callable[[str], str | None]) -> Iterator[str]:
 
 
 def cut(text: str) -> tuple[list[str], str]:
-    """Split at each ; outside quotes and comments; return the statements, and the rest after the last one."""
+    """Split as Spark does: at each ; outside quotes, in which \\ escapes, and comments."""
     found, start, place = [], 0, 0
     while place < len(text):
         if text[place] in "'\"`":

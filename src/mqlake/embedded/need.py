@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 SCAN = "ARROW_SCAN"
+RECURSION = "REC_"
 _TOPIC = re.compile(r"topic = '((?:[^']|'')*)'")
 _TEXT = re.compile(r"'(?:[^']|'')*'")
 
@@ -24,6 +25,9 @@ class Need(NamedTuple):
     topics: frozenset[str] | None
     """Only these topics; None for all."""
     read_count: int
+
+
+NOTHING = Need(frozenset(), None, 0)
 
 
 def need_of(plan: list[dict[str, Any]]) -> Need:
@@ -40,7 +44,8 @@ def _reads(node: dict[str, Any], above: str | None) -> Iterator[tuple[list[str],
         names = shown.get("Projections", [])
         yield [names] if isinstance(names, str) else list(names), topics_of(above) if above is not None else None
     condition = shown.get("Expression") if node["name"].strip() == "FILTER" else None
-    for child in node.get("children", []):
+    times = 2 if node["name"].startswith(RECURSION) else 1  # each step of a recursive query reads again
+    for child in node.get("children", []) * times:
         yield from _reads(child, condition if isinstance(condition, str) else None)
 
 

@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from mqlake.embedded.messages import SCHEMA, batches
-from mqlake.embedded.need import Need, need_of
+from mqlake.embedded.need import NOTHING, Need, need_of
 from mqlake.embedded.values import is_whole, with_texts
 from mqlake.errors import QueryFailed
 
@@ -52,36 +52,57 @@ class EmbeddedTables:
 
     names = ("messages", "queues", "stats")
 
+    def cut(self, text: str) -> tuple[list[str], str]:
+        """Split at each ; that ends a statement; return the statements, and the rest after the last one.
+
+        DuckDB says where texts and comments end: it has E'…' and $$…$$ too.
+        """
+        written = text.encode()
+        ends = [place for place, _ in duckdb.tokenize(text) if written.startswith(b";", place)]
+        starts = [0, *(place + 1 for place in ends)]
+        *found, rest = (
+            written[start:end].decode().strip() for start, end in zip(starts, [*ends, len(written)], strict=True)
+        )
+        return [one for one in found if one], rest
+
     def query(self, text: str) -> duckdb.DuckDBPyRelation | None:
         """Return the result of a query, which is read as it is fetched; None for a statement without one."""
         self._raised = None
         try:
-            self._register_others(text)
-            self._database.register("messages", pa.Table.from_batches([], SCHEMA))
             statements = self._database.extract_statements(text)
             if len(statements) != 1:
                 raise QueryFailed(f"{len(statements)} statements; expected one")
             kind, results = statements[0].type, statements[0].expected_result_type
-            if kind == duckdb.StatementType.EXPLAIN or re.match(r"\s*explain\b", text, re.IGNORECASE):
-                return self._explained(text)
-            if duckdb.ExpectedResultType.QUERY_RESULT not in results:
+            if kind == duckdb.StatementType.TRANSACTION:  # after an error in one, only its end is possible
                 self._database.execute(text)
                 return None
-            self._register_messages(self._need_of(kind, text))
-            found: duckdb.DuckDBPyRelation | None = self._database.sql(text)  # None for CREATE in DuckDB 1
-            if found is None or (duckdb.ExpectedResultType.CHANGED_ROWS in results and found.columns == ["Count"]):
+            self._register_others(text)
+            self._database.register("messages", pa.Table.from_batches([], SCHEMA))
+            if kind == duckdb.StatementType.EXPLAIN or re.match(r"\s*explain\b", text, re.IGNORECASE):
+                return self._explained(text)
+            has_rows = duckdb.ExpectedResultType.QUERY_RESULT in results
+            if has_rows or kind == duckdb.StatementType.SET:  # SET VARIABLE n = (SELECT …) reads too
+                self._register_messages(self._need_of(kind, text))
+            if not has_rows:
+                self._database.execute(text)
                 return None
-            return found
+            found = self._database.sql(text)
+            is_count = duckdb.ExpectedResultType.CHANGED_ROWS in results and found.columns == ["Count"]
+            return None if is_count else found
         except duckdb.Error as error:
             raise self._raised or failure(str(error)) from None
 
     def _need_of(self, kind: duckdb.StatementType, text: str) -> Need:
         """Return what of `messages` a statement reads."""
         if kind == duckdb.StatementType.PRAGMA:  # it cannot be planned, and reads no rows
-            return Need(frozenset(), None, 0)
+            return NOTHING
         if kind == duckdb.StatementType.MULTI:  # PIVOT takes its columns from rows; a plan without rows misses reads
             return Need(frozenset(SCHEMA.names), None, 2)
-        need = need_of(json.loads(self._database.execute(f"explain (format json) {text}").fetchall()[0][1]))
+        try:
+            plan = self._database.execute(f"explain (format json) {text}").fetchall()[0][1]
+        except duckdb.ParserException:  # EXPLAIN does not take some that read no rows, as USE and TRUNCATE
+            return NOTHING
+        need = need_of(json.loads(plan))
         if kind == duckdb.StatementType.EXECUTE:  # with its parameters in place, a plan may have fewer reads
             return need._replace(read_count=2 * need.read_count)
         return need

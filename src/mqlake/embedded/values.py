@@ -22,7 +22,7 @@ _TIME = re.compile(r"(-?\d+-\d\d-\d\d) (\d\d:\d\d:\d\d)(?:\.(\d+))?(?:([+-]\d\d)
 _INTERVAL = re.compile(
     r"(?:(-?\d+) years? ?)?(?:(-?\d+) months? ?)?(?:(-?\d+) days? ?)?(?:(-?)(\d+):(\d\d):(\d\d)(?:\.(\d+))?)?"
 )
-_FAR = re.compile(r"\d{5,}-")
+_FAR = re.compile(r"\d{5,}-\d\d-\d\d")
 _DAY_US = 86_400_000_000
 
 
@@ -114,8 +114,8 @@ def _time(text: str, *, with_zone: bool) -> str:
 
 
 def _day(text: str) -> str:
-    """Return a date that DuckDB wrote. ISO marks a year of five digits with a sign."""
-    return f"+{text}" if _FAR.match(text) else text
+    """Return a date that DuckDB wrote. ISO marks a year of five digits with a sign, but 44 BC is `0044-… (BC)` here."""
+    return f"+{text}" if _FAR.fullmatch(text) else text
 
 
 def _time_of_day(text: str) -> str:
