@@ -18,6 +18,7 @@ from mqlake.delivery.registry.groups import Group
 from mqlake.delivery.registry.table import Registry
 from mqlake.delivery.registry.topics import Topic
 from mqlake.errors import BadRequest, RequestRefused
+from mqlake.kernel import Command
 from mqlake.message_store import MessageStore
 from mqlake.remoting.bodies import read_json
 from mqlake.remoting.codes import RequestCode, ResponseCode
@@ -28,6 +29,7 @@ INTERVAL_S: Final = 60.0
 FACTS_S: Final = 2.0
 """How often the master is asked for its end."""
 ANSWER_S: Final = 10.0
+YOUNG_PAUSES_S: Final = (0.5, 1.0, 2.0)
 TABLES: Final = (
     (RequestCode.GET_ALL_TOPIC_CONFIG, "topics.json", "topicConfigTable"),
     (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "subscriptionGroup.json", "subscriptionGroupTable"),
@@ -65,7 +67,7 @@ def ask_facts(address: str) -> MasterFacts:
 async def _ask_facts(address: str) -> MasterFacts:
     session = Session(address)
     try:
-        runtime = await session.call(address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=ANSWER_S)
+        runtime = await _runtime_info(session, address)
         config = await session.call(address, RequestCode.GET_BROKER_CONFIG, timeout_s=ANSWER_S)
     finally:
         await session.close()
@@ -79,6 +81,18 @@ async def _ask_facts(address: str) -> MasterFacts:
         raise BadRequest("commitLogMinOffset", repr(table)[:80], "the ends of the log of a broker") from None
     in_controller_mode = settings.get("enableControllerMode") == "true"
     return MasterFacts(max(first, 0), max(end, 0), int(size) if size.isdecimal() else None, in_controller_mode)
+
+
+async def _runtime_info(session: Session, address: str) -> Command:
+    """Return the answer of a broker that may have just started: RocketMQ's fails until its statistics have a sample."""
+    for pause_s in YOUNG_PAUSES_S:
+        try:
+            return await session.call(address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=ANSWER_S)
+        except RequestRefused as error:
+            if error.code != ResponseCode.SYSTEM_ERROR:
+                raise
+            await asyncio.sleep(pause_s)
+    return await session.call(address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=ANSWER_S)
 
 
 def fetch_metadata(address: str) -> Metadata:
