@@ -107,7 +107,7 @@ def test_a_failed_scan_keeps_the_existing_file(orders: Cli) -> None:
     result = orders.run("scan", orders.store, "--start", 1, "--out", out)
     assert result.exit_code == 3
     assert out.read_bytes() == b"as it was"
-    assert [file.name for file in orders.folder.glob("*.partial")] == []
+    assert [file.name for file in orders.folder.glob(".*.partial")] == []
 
 
 def test_scan_refuses_unknown_columns_and_formats_and_names_the_known_ones(orders: Cli) -> None:

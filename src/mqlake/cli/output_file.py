@@ -26,7 +26,7 @@ def whole_file(out: Path) -> Iterator[Path]:
         raise click.BadParameter(f"{str(out)!r} is a link that leads back to itself")
     if not out.parent.is_dir():
         raise click.BadParameter(f"there is no folder {str(out.parent)!r} for the file {out.name}; make it first")
-    partial = out.with_name(f"{out.name}.partial")
+    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     try:
         yield partial
         partial.replace(out)

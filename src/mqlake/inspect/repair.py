@@ -54,7 +54,7 @@ from mqlake.logs.seals import Range, Seals
 from mqlake.logs.topic_table import can_be_folder
 from mqlake.store.index_numbers import require_known
 from mqlake.store.opening import find_store
-from mqlake.store.writer import open_writer
+from mqlake.store.writer import open_job
 
 MAX_LOST = 1 << 20
 """If a queue seems to have lost more messages than this at its end, a queue offset is damaged."""
@@ -183,13 +183,11 @@ def _make_whole_files(examined: Examination) -> None:
 
 
 def _heal_opened(layout: Layout, config: StoreConfig, source: Source, progress: Progress | None) -> HealReport:
-    store = open_writer(layout.root, config)
-    try:
+    with open_job(layout.root, config) as store:
         healed = heal(store, source, progress=progress)
-    finally:
-        store.close()
     if healed.rebuilds_index:
-        open_writer(layout.root, config).close()
+        with open_job(layout.root, config):
+            pass  # opening rebuilds it
     return healed
 
 
@@ -450,8 +448,7 @@ class _Repair:
         changed = list(self.examined.seals.broken)
         if not self._touches_store and not changed:
             return
-        store = open_writer(self.layout.root, self.config)
-        try:
+        with open_job(self.layout.root, self.config) as store:
             if self._touches_store:
                 store.dispatcher.run(lambda: self._continue_queues(store.queues))
                 changed += [(offset, offset + len(data)) for offset, data in self._writes()]
@@ -459,8 +456,6 @@ class _Repair:
                 for block in changed:
                     store.sealer.healed(*block)
                     store.sealer.reseal(*block)
-        finally:
-            store.close()
 
     def _continue_queues(self, queues: ConsumeQueues) -> None:
         for topic, queue_id, end in self._ends():
