@@ -174,7 +174,7 @@ assert store.wait_dispatched()
 print("runs", flush=True)
 sys.stdin.readline()
 
-def fail(*_):
+def fail(*_, **__):
     raise OSError(errno.EIO, "the disk is broken")
 
 ConsumeQueue.write = fail

@@ -129,8 +129,9 @@ def test_a_slave_serves_its_log_to_further_slaves_and_to_heal_from(tmp_path: Pat
             slave = "{}:{}".format(*second.ready().slaves)
             with Producer(first.name_server, group="chain") as producer:
                 for number in range(20):
-                    producer.send(Message("orders", b"%d" % number, keys=["k"]))
+                    last = producer.send(Message("orders", b"%d" % number, keys=["k"]))
             with MessageStore.open(tmp_path / "a", read_only=True) as store:
+                until(lambda: store.end_offset > last.physical_offset, "the last message to be visible")
                 end = store.end_offset
             with follow(
                 tmp_path / "c",
