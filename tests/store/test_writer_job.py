@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from mqlake import CommitLogConfig, StoreConfig
-from mqlake.store.writer import open_job
+from mqlake.store.job import open_job
 from tests.helpers import eventually, message
 from tests.interrupting import interrupt_at
 

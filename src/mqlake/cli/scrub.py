@@ -13,7 +13,7 @@ from mqlake.cli.options import byte_count, json_option, settings_of, store_comma
 from mqlake.inspect.findings import HEAL, Severity
 from mqlake.inspect.scrub import ScrubReport
 from mqlake.inspect.scrub import scrub as compare
-from mqlake.store.writer import open_job
+from mqlake.store.job import open_job
 
 
 @click.command(cls=VerdictCommand, epilog=EXIT_CODES)

@@ -16,7 +16,7 @@ from typing import Final, Self
 from mqlake.client.requests import Replies
 from mqlake.client.routes import TopicRoute
 from mqlake.client.security import Credentials
-from mqlake.client.sending import STORED, SendReceipt, body_of, header_of, prepared, receipts_of
+from mqlake.client.sending import STORED, SendReceipt, header_of, prepared, receipts_of
 from mqlake.client.session import Asked, Session
 from mqlake.client.transactions import AsyncTransaction, Check, Decisions
 from mqlake.config import require_seconds
@@ -24,7 +24,7 @@ from mqlake.delivery.properties import DELAY_LEVEL, DELAY_MS, DELAY_SEC, DELIVER
 from mqlake.errors import InvalidConfig, NoRoute, NotConnected, RemoteError, RequestRefused, RequestTimeout
 from mqlake.kernel import Message, java_hash
 from mqlake.message import StoredMessage
-from mqlake.remoting.bodies import Heartbeat, MessageQueue, encode_batch
+from mqlake.remoting.bodies import Heartbeat, MessageQueue, encode_part
 from mqlake.remoting.codes import RequestCode, ResponseCode
 from mqlake.remoting.headers import RecallHeader
 
@@ -106,11 +106,11 @@ class AsyncProducer:
         A batch is stored whole or not at all; if one fails, those before it are stored. Delayed messages go alone.
         """
         receipts: list[SendReceipt] = []
-        for batch in _batches(messages):
+        for batch, parts in _batches(messages):
             if len(batch) == 1:
                 receipts.append(await self.send(batch[0], ordered_by=ordered_by, timeout_s=timeout_s))
                 continue
-            whole = Message(batch[0].topic, encode_batch(batch), queue_id=batch[0].queue_id)
+            whole = Message(batch[0].topic, b"".join(parts), queue_id=batch[0].queue_id)
             whole.properties[UNIQUE_KEY] = batch[0].properties[UNIQUE_KEY]
             receipts += await self._store(RequestCode.SEND_BATCH_MESSAGE, whole, batch, ordered_by, timeout_s)
         return receipts
@@ -283,33 +283,30 @@ def _with(message: Message, more: dict[str, str]) -> Message:
     )
 
 
-def prepared_for_batch(message: Message) -> Message:
-    """Return a copy for a batch, whose bodies are not compressed: the flag would hold for all of them."""
-    out = prepared(message)
-    out.body, out.sys_flag = body_of(message), message.sys_flag
-    return out
+def _batches(messages: Iterable[Message]) -> Iterable[tuple[list[Message], list[bytes]]]:
+    """Yield neighbours that one batch can hold, with its body in parts: same topic and queue, not too large together.
 
-
-def _batches(messages: Iterable[Message]) -> Iterable[list[Message]]:
-    """Yield neighbours that one batch can hold, prepared: same topic and queue, not too large together.
-
-    Delayed messages go alone, and are not prepared yet."""
+    Delayed messages go alone, and so do those that are compressed already: the flag would hold for all of a batch.
+    """
     batch: list[Message] = []
+    parts: list[bytes] = []
     size = 0
     for message in messages:
         if not DELAYS.isdisjoint(message.properties) or message.sys_flag != 0:
             if batch:
-                yield batch
-            batch, size = [], 0
-            yield [message]
+                yield batch, parts
+            batch, parts, size = [], [], 0
+            yield [message], []
             continue
-        out = prepared_for_batch(message)
-        more = len(encode_batch([out])) + len(out.topic) + RECORD_BYTES
+        out = prepared(message, compress=False)
+        part = encode_part(out)
+        more = len(part) + len(out.topic) + RECORD_BYTES
         fits = batch and (batch[0].topic, batch[0].queue_id) == (out.topic, out.queue_id)
         if batch and (not fits or size + more > BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
+            yield batch, parts
+            batch, parts, size = [], [], 0
         batch.append(out)
+        parts.append(part)
         size += more
     if batch:
-        yield batch
+        yield batch, parts

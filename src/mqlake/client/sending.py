@@ -63,15 +63,15 @@ class SendReceipt:
         return decode_message_id(self.message_id)[1]
 
 
-def prepared(message: Message, more: dict[str, str] | None = None) -> Message:
-    """Return a copy to send: with a unique key, checked, and its body compressed if it is large."""
+def prepared(message: Message, more: dict[str, str] | None = None, *, compress: bool = True) -> Message:
+    """Return a copy to send: with a unique key, checked, and with `compress` its body compressed if it is large."""
     _require_text("topic", message.topic)
     properties = {**message.properties, **(more or {})}
     properties.setdefault(UNIQUE_KEY, new_key())
-    body, sys_flag = body_of(message), message.sys_flag
+    body, sys_flag = _body_of(message), message.sys_flag
     if len(body) > MAX_BODY:
         raise InvalidMessage("body", f"{len(body)} bytes", f"at most {MAX_BODY}")
-    if len(body) >= COMPRESS_FROM and not sys_flag & COMPRESSED:
+    if compress and len(body) >= COMPRESS_FROM and not sys_flag & COMPRESSED:
         packed = zlib.compress(body, ZLIB_LEVEL)
         if len(packed) < len(body):
             body, sys_flag = packed, sys_flag | COMPRESSED | ZLIB
@@ -88,7 +88,7 @@ def prepared(message: Message, more: dict[str, str] | None = None) -> Message:
     )
 
 
-def body_of(message: Message) -> bytes:
+def _body_of(message: Message) -> bytes:
     """Return the body; InvalidMessage if it is not bytes-like: `bytes` would make zeros of a number."""
     try:
         return bytes(memoryview(message.body))

@@ -34,8 +34,9 @@ from mqlake.files.small_files import replace_file
 from mqlake.ingest.staging import Part, Staging, clean_staging
 from mqlake.logs.matching import match_packed
 from mqlake.message import Message, PutReceipt, StoredMessage
+from mqlake.store.job import WriterJob, open_job
 from mqlake.store.read import MAX_READ_BYTES
-from mqlake.store.writer import Writer, WriterJob, open_job
+from mqlake.store.writer import Writer
 
 SINK_TOPIC = "MQLAKE_SINK"
 BEGIN, END = "begin", "end"

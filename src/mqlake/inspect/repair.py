@@ -53,8 +53,8 @@ from mqlake.logs.consume_queues import ConsumeQueues
 from mqlake.logs.seals import Range, Seals
 from mqlake.logs.topic_table import can_be_folder
 from mqlake.store.index_numbers import require_known
+from mqlake.store.job import open_job
 from mqlake.store.opening import find_store
-from mqlake.store.writer import open_job
 
 MAX_LOST = 1 << 20
 """If a queue seems to have lost more messages than this at its end, a queue offset is damaged."""

@@ -57,17 +57,15 @@ def decode_records(body: bytes) -> list[StoredMessage]:
 
 def encode_batch(messages: Iterable[Message]) -> bytes:
     """Return the body of SEND_BATCH_MESSAGE."""
-    parts: list[bytes] = []
-    for message in messages:
-        properties = encode_properties(message.properties).encode()
-        size = BATCH_HEAD.size + len(message.body) + 2 + len(properties)
-        parts += (
-            BATCH_HEAD.pack(size, 0, 0, message.flag, len(message.body)),
-            message.body,
-            struct.pack(">H", len(properties)),
-            properties,
-        )
-    return b"".join(parts)
+    return b"".join(map(encode_part, messages))
+
+
+def encode_part(message: Message) -> bytes:
+    """Return what one message adds to a batch."""
+    properties = encode_properties(message.properties).encode()
+    size = BATCH_HEAD.size + len(message.body) + 2 + len(properties)
+    head = BATCH_HEAD.pack(size, 0, 0, message.flag, len(message.body))
+    return b"".join((head, message.body, struct.pack(">H", len(properties)), properties))
 
 
 def decode_batch(body: Readable) -> list[tuple[int, bytes, dict[str, str]]]:

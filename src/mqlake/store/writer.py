@@ -12,7 +12,6 @@ import logging
 import os
 import threading
 import time
-import weakref
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -41,7 +40,6 @@ from mqlake.logs.topic_table import TopicTable
 from mqlake.message import Durability, Message, PutReceipt, StoredMessage
 from mqlake.runtime.locks import make_lock
 from mqlake.runtime.shield import Shield
-from mqlake.runtime.whole import make_whole
 from mqlake.runtime.workers import Workers
 from mqlake.store.checkpoint import (
     Checkpoint,
@@ -55,7 +53,6 @@ from mqlake.store.contents import Contents
 from mqlake.store.derived import restore, settle_rebuilt
 from mqlake.store.flush import Committer, Flusher
 from mqlake.store.health import Health, publish_health, withdraw_health
-from mqlake.store.life import Life
 from mqlake.store.lineage import is_ours
 from mqlake.store.opening import INDEXED_FROM, find_store, keep_notes, mend_last_file, read_notes, refusal, resolve
 from mqlake.store.recovery import LogEnd, Progress, Recovery, Reporter, Trust, abort_content
@@ -87,32 +84,6 @@ def open_writer(
         return Writer(layout, resolve(layout, config), progress)
     except OSError as error:
         raise refusal(Path(path), error) from error
-
-
-class WriterJob:
-    """A store that is open for writing for one piece of work: `with open_job(...) as writer`.
-
-    It is opened and closed on threads of their own, so that no interrupt leaves it half open. If the program goes on,
-    the next one who opens the store waits until it is closed.
-    """
-
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
-        closers = [writer.close]
-        self._life = Life(writer.layout.root, closers, writer.give_up, writer.workers.include_current, writer.leave)
-        weakref.finalize(self, self._life.close_unreferenced).atexit = False
-
-    def __enter__(self) -> Writer:
-        return self._writer
-
-    def __exit__(self, *error: object) -> None:
-        self._writer.leave()
-        make_whole(self._life.close)
-
-
-def open_job(path: str | os.PathLike[str], config: StoreConfig, *, create: bool = True) -> WriterJob:
-    """Open a store as `open_writer` does, for one piece of work, on any thread."""
-    return make_whole(lambda: WriterJob(open_writer(path, config, create=create)))
 
 
 class Writer(Contents):
